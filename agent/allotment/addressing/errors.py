@@ -1,0 +1,141 @@
+"""The error tree of the whole project, drawn once.
+
+    AllotmentError
+    ├── VersionError            1    the configuration asks for a CNI version we do not speak
+    ├── EnvironmentInvalid      4    a CNI_* variable is missing or malformed
+    ├── DecodeError             6    something sent to us cannot be read (frame, JSON)
+    ├── ConfigError             7    the network configuration, or an object, says something impossible
+    │   ├── UnknownNetwork      7    nobody has told this node of that network
+    │   └── NetworkDraining     7    the network is going away here: nothing new is given
+    ├── TryAgain               11    could be served later, nothing is wrong with the request
+    │   ├── NotAdmitted        11    the network is known, this node may not serve it yet (or is closed)
+    │   └── LedgerUnavailable  11    the lease cannot be put on disk now
+    ├── NotServing             50    this agent can serve no ADD at all (the answer to STATUS)
+    ├── InternalError         100    a fault of ours
+    ├── Exhausted             101    no address is left to give
+    ├── AddressUnavailable    102    the address asked for is taken, reserved, excluded or foreign
+    └── CheckFailed           103    CHECK found something other than what ADD gave
+
+Every error carries the code that a CNI runtime is told (CNI spec 1.1.0, section "Error": 1-99 are the
+specification's, 100 and up are the plugin's own) and whether asking again unchanged can help. They are turned
+into an answer in one place, `allotment.cni.answers`. Errors of a library never leave the package that uses it:
+they are chained (`raise … from error`) below one of these.
+
+A message says what happened, to what, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "AddressUnavailable",
+    "AllotmentError",
+    "CheckFailed",
+    "ConfigError",
+    "DecodeError",
+    "EnvironmentInvalid",
+    "Exhausted",
+    "InternalError",
+    "LedgerUnavailable",
+    "NetworkDraining",
+    "NotAdmitted",
+    "NotServing",
+    "TryAgain",
+    "UnknownNetwork",
+    "VersionError",
+]
+
+
+class AllotmentError(Exception):
+    """The root of everything we raise on purpose.
+
+    `message` is one sentence for a person; `details` may add what a person needs to look further.
+    """
+
+    code: ClassVar[int] = 100
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class VersionError(AllotmentError):
+    """The configuration asks for a CNI version we do not speak."""
+
+    code = 1
+
+
+class EnvironmentInvalid(AllotmentError):
+    """A CNI_* variable is missing or malformed."""
+
+    code = 4
+
+
+class DecodeError(AllotmentError):
+    """Something sent to us cannot be read."""
+
+    code = 6
+
+
+class ConfigError(AllotmentError):
+    """A configuration or an object says something impossible."""
+
+    code = 7
+
+
+class UnknownNetwork(ConfigError):
+    """Nobody has told this node of that network."""
+
+
+class NetworkDraining(ConfigError):
+    """The network is going away here; releases are still accepted."""
+
+
+class TryAgain(AllotmentError):
+    """Could be served later; nothing is wrong with the request."""
+
+    code = 11
+    retryable = True
+
+
+class NotAdmitted(TryAgain):
+    """The network is known, but this node may not hand out its addresses (yet, or while it is closed)."""
+
+
+class LedgerUnavailable(TryAgain):
+    """The lease cannot be put on disk now, so it is not given (I2)."""
+
+
+class NotServing(AllotmentError):
+    """This agent can serve no ADD at all."""
+
+    code = 50
+    retryable = True
+
+
+class InternalError(AllotmentError):
+    """A fault of ours; the cause is chained and in the log."""
+
+    code = 100
+
+
+class Exhausted(AllotmentError):
+    """No address is left to give."""
+
+    code = 101
+    retryable = True
+
+
+class AddressUnavailable(AllotmentError):
+    """The address asked for is taken, reserved, excluded or foreign; the message says by whom or why."""
+
+    code = 102
+
+
+class CheckFailed(AllotmentError):
+    """CHECK found something other than what ADD gave."""
+
+    code = 103

@@ -1,0 +1,67 @@
+"""What a node may do with a network, as the lease book is told it.
+
+A plan is made from the API objects by a pure function (`allotment.node.plans`) and handed to the book whole; the
+book works out the difference to what it had. A plan says nothing about leases: they stay whatever a plan says.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from allotment.addressing.address import Address, Prefix
+from allotment.addressing.errors import AllotmentError
+from allotment.addressing.intervals import IntervalSet
+
+__all__ = ["BlockPlan", "Layer", "NetworkPlan", "Refusal"]
+
+
+class Layer(enum.StrEnum):
+    """How a network's addresses are cut: `L3` into blocks per node, `L2` not at all (one flat subnet)."""
+
+    L3 = "L3"
+    L2 = "L2"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a network gives nothing new here, as the error an ADD is answered with."""
+
+    error: type[AllotmentError]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """One block (on L2 in standalone mode: a subnet) that addresses may be given from.
+
+    `length` is the prefix length told in results. `gateway` is told too, and reserved when it lies inside; None
+    means the link-local gateway (169.254.1.1, fe80::1) of a block too small to hold one, or of a borrowed address.
+    `gives` is false for a block that is kept for its leases only (Pending, closed, or offered back).
+    """
+
+    prefix: Prefix
+    length: int
+    gateway: Address | None
+    gives: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPlan:
+    """All the lease book needs to know of one network on this node.
+
+    `subnets` are the network's own, for telling a foreign address from a known one and for utilization.
+    `excluded` comes from the Network, `reserved` from the IPReservations; neither is ever handed out.
+    `refusal` set means that nothing new is given at all; releases and CHECK go on.
+    `no_more` completes the message of exhaustion: why no further block can be had.
+    """
+
+    name: str
+    layer: Layer
+    subnets: tuple[Prefix, ...]
+    blocks: tuple[BlockPlan, ...]
+    cooldown: float
+    excluded: IntervalSet = field(default_factory=IntervalSet)
+    reserved: IntervalSet = field(default_factory=IntervalSet)
+    refusal: Refusal | None = None
+    no_more: str = ""

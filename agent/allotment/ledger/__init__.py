@@ -1,0 +1,1 @@
+"""The lease ledger on disk: schema, group commit, history, integrity, set-aside."""

@@ -1,0 +1,1 @@
+"""The only user of pyroute2: namespaces, addresses, links, routes."""

@@ -1,0 +1,1 @@
+"""The node daemon: composition of sources, plans, lease book, ledger and socket."""

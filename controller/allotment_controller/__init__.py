@@ -1,0 +1,1 @@
+"""The cluster-wide half of Allotment: what must be decided once per cluster."""
