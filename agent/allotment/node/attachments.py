@@ -1,0 +1,382 @@
+"""The owner of the lease book: what ADD, DEL, CHECK, GC and STATUS do.
+
+Rules kept here:
+
+- Memory follows the disk. A decision of the book is written by the ledger and takes effect in the book in the very
+  callback that says it is on disk; whether somebody still waits for it makes no difference (I2).
+- Requests for one attachment take turns (`Turns`); requests for different attachments never wait for each other.
+- A caller that is gone before it acknowledged its answer keeps nothing that its request granted, and loses nothing
+  that was there before or that another call was told of since (`_unconfirmed`).
+- A release names the lease it means: the book removes a lease only while it is the very same one (I7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from allotment.addressing.book import Ask
+from allotment.addressing.errors import CheckFailed, LedgerUnavailable, NotAdmitted, NotServing
+from allotment.addressing.lease import Cause, LeaseKind, Moment, Owner
+from allotment.node.turns import Turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
+
+    from allotment.addressing.book import LeaseBook, Proposal, Removal
+    from allotment.addressing.lease import AttachmentKey, Change, Lease
+    from allotment.addressing.plan import NetworkPlan
+    from allotment.cni.request import CniRequest
+    from allotment.observe.clock import Clock
+
+__all__ = ["Attached", "Attachments", "Store"]
+
+UNKNOWN_OWNER = "netns-"
+"""A container ID that starts so was made from a namespace's name by a rebuild that found no better owner."""
+
+
+class Store(Protocol):
+    """Where changes go before they count; `allotment.ledger.Ledger` is the one that ships."""
+
+    def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
+        """Write all of `changes` or none; the future is done after the disk has them, or fails with why not."""
+        ...
+
+    def fault(self) -> str:
+        """Why nothing can be granted now, for a person; empty when all is well."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """What an ADD ends in: the leases, and whether this call granted them (or found them)."""
+
+    leases: tuple[Lease, ...]
+    granted: bool
+
+
+class Attachments:
+    """All that changes leases goes through here.
+
+    `spawn` starts a coroutine that outlives the request; one that fails takes the process with it.
+    """
+
+    def __init__(
+        self,
+        book: LeaseBook,
+        store: Store,
+        clock: Clock,
+        *,
+        spawn: Callable[[Coroutine[None, None, None]], object],
+        add_wait: float,
+        gc_enabled: bool = True,
+    ) -> None:
+        self._book = book
+        self._store = store
+        self._clock = clock
+        self._spawn = spawn
+        self._add_wait = add_wait
+        self._gc_enabled = gc_enabled
+        self._turns = Turns()
+        self._unconfirmed: dict[int, str] = {}
+        self._undo_later: list[tuple[tuple[Lease, ...], Cause, str]] = []
+        self._plans_changed = asyncio.Event()
+        self._not_serving = "the agent is starting"
+        self._adopted: dict[tuple[str, str], AttachmentKey] = {}
+        self._leases_changed: Callable[[], None] = lambda: None
+
+    # -- what the daemon tells us ---------------------------------------------------------------------------------
+
+    def apply(self, plans: Iterable[NetworkPlan]) -> None:
+        """Take over the complete set of plans; wakes every ADD that waits to be admitted."""
+        self._book.apply(plans, self.now())
+        self._plans_changed.set()
+        self._plans_changed = asyncio.Event()
+
+    def serve(self, reason_not_to: str = "") -> None:
+        """Begin to give addresses, or (with a reason) stop giving new ones while a rebuild runs."""
+        self._not_serving = reason_not_to
+        self._adopted = {
+            (lease.netns, lease.owner.interface): lease.owner.key
+            for lease in self._book.leases()
+            if lease.owner.container_id.startswith(UNKNOWN_OWNER)
+        }
+        self._plans_changed.set()
+        self._plans_changed = asyncio.Event()
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after each change of leases; it must be cheap."""
+        self._leases_changed = callback
+
+    def now(self) -> Moment:
+        """The clock's moment, as leases record it."""
+        return Moment(self._clock.boot, self._clock.seconds())
+
+    # -- the verbs ------------------------------------------------------------------------------------------------
+
+    async def add(self, request: CniRequest, call_id: str) -> Attached:
+        """Give the attachment its leases: those it has, or new ones that are on disk when this returns.
+
+        Raises:
+            UnknownNetwork, NetworkDraining, NotAdmitted, Exhausted, AddressUnavailable, LedgerUnavailable
+        """
+        owner = _owner(request)
+        await self._admission(owner.network)
+        key = owner.key
+        await self._turns.take(key)
+        release_turn = True
+        try:
+            existing = self._book.find(key)
+            if existing:
+                for lease in existing:
+                    if lease.sequence in self._unconfirmed:
+                        self._unconfirmed[lease.sequence] = call_id
+                return Attached(existing, granted=False)
+            self._refuse_new(owner.network)
+            proposal = self._book.propose(
+                Ask(owner, request.netns, request.requested, one_block=request.one_block),
+                self.now(),
+                self._clock.wall(),
+            )
+            leases = tuple(change.lease for change in proposal.changes)
+            stored = self._write(proposal)
+            try:
+                await asyncio.shield(stored)
+            except asyncio.CancelledError:
+                release_turn = False
+                self._spawn(self._abandoned(key, leases, stored, call_id))
+                raise
+            for lease in leases:
+                self._unconfirmed[lease.sequence] = call_id
+            return Attached(leases, granted=True)
+        finally:
+            if release_turn:
+                self._turns.release(key)
+
+    async def delete(
+        self, request: CniRequest, detail: str, *, before: Moment | None = None, cause: Cause = Cause.DEL
+    ) -> tuple[Lease, ...]:
+        """Release what the attachment holds; of leases newer than `before` nothing. Nothing to release is a success.
+
+        Raises:
+            LedgerUnavailable: the release can't be put on disk now, so nothing was released.
+        """
+        released: list[Lease] = []
+        for key in self._keys_of(request):
+            await self._turns.take(key)
+            leases = [lease for lease in self._book.find(key) if before is None or _older(lease, before)]
+            released += await self._remove_in_turn(key, leases, cause, detail)
+        return tuple(released)
+
+    def check(self, request: CniRequest) -> tuple[Lease, ...]:
+        """The attachment's leases.
+
+        Raises:
+            CheckFailed: it has none.
+        """
+        owner = _owner(request)
+        leases = self._book.find(owner.key)
+        if not leases:
+            raise CheckFailed(
+                f"container {owner.container_id} holds no address in network {owner.network} on interface "
+                f"{owner.interface}; it was released or never given: recreate the pod"
+            )
+        return leases
+
+    async def collect(self, request: CniRequest, began: Moment, detail: str) -> tuple[Lease, ...]:
+        """CNI GC: release the pod leases made under the request's conf name that it does not list.
+
+        What was leased after the request began stays (its list may be older than the lease), and so does what a
+        request is busy with. One look is enough: the runtime's list is complete by nature (I8).
+        """
+        if not self._gc_enabled:
+            return ()
+        valid = request.valid_attachments
+        stale: dict[AttachmentKey, list[Lease]] = {}
+        for lease in self._book.leases():
+            owner = lease.owner
+            if (
+                owner.kind is LeaseKind.POD
+                and owner.conf_name == request.conf_name
+                and (owner.container_id, owner.interface) not in valid
+                and _older(lease, began)
+            ):
+                stale.setdefault(owner.key, []).append(lease)
+        taken = [key for key in stale if self._turns.try_take(key)]
+        leases = [lease for key in taken for lease in stale[key]]
+        return await self._remove_holding(taken, leases, Cause.GC, detail)
+
+    def status(self, network: str | None) -> None:
+        """STATUS, from memory: whether an ADD could be served here at all.
+
+        Raises:
+            NotServing: not now, and why. Never for exhaustion, draining, cooldown or staleness (DESIGN of STATUS:
+                containerd turns this answer into NotReady, and that evicts the node's pods).
+        """
+        reason = self._not_serving or self._store.fault()
+        if not reason and network is not None:
+            plan = self._book.plan(network)
+            if plan is None:
+                reason = f"network {network} is not known on this node"
+            elif plan.refusal is not None and plan.refusal.error is NotAdmitted:
+                reason = plan.refusal.message
+        if reason:
+            raise NotServing(f"no address can be given on this node: {reason}")
+
+    # -- what becomes of an answer --------------------------------------------------------------------------------
+
+    def acknowledged(self, attached: Attached) -> None:
+        """The caller has its answer: the leases are told."""
+        for lease in attached.leases:
+            self._unconfirmed.pop(lease.sequence, None)
+
+    async def lost(self, attached: Attached, call_id: str) -> None:
+        """The caller is gone without acknowledging: take back what this call granted and no later call was told."""
+        if not attached.granted:
+            return
+        key = attached.leases[0].owner.key
+        await self._turns.take(key)
+        mine = [lease for lease in attached.leases if self._unconfirmed.get(lease.sequence) == call_id]
+        for lease in mine:
+            del self._unconfirmed[lease.sequence]
+        try:
+            await self._remove_in_turn(key, mine, Cause.HANG_UP, call_id)
+        except LedgerUnavailable:
+            self._undo_later.append((tuple(mine), Cause.HANG_UP, call_id))
+
+    # -- upkeep ---------------------------------------------------------------------------------------------------
+
+    async def remove(self, leases: Iterable[Lease], cause: Cause, detail: str) -> tuple[Lease, ...]:
+        """Release these very leases (those that still are); attachments that are busy are passed over.
+
+        Raises:
+            LedgerUnavailable: nothing was released.
+        """
+        by_key: dict[AttachmentKey, list[Lease]] = {}
+        for lease in leases:
+            by_key.setdefault(lease.owner.key, []).append(lease)
+        taken = [key for key in by_key if self._turns.try_take(key)]
+        return await self._remove_holding(taken, [lease for key in taken for lease in by_key[key]], cause, detail)
+
+    async def upkeep(self) -> None:
+        """One round of housekeeping: coalesce long rests, retry what could not be taken back."""
+        changes = self._book.housekeeping(self.now())
+        if changes:
+            # When the disk refuses, memory is coalesced already and the rows stay finer, which says the same.
+            with contextlib.suppress(LedgerUnavailable):
+                await self._store.submit(changes)
+        undo, self._undo_later = self._undo_later, []
+        while undo:
+            leases, cause, detail = undo.pop()
+            try:
+                await self.remove(leases, cause, detail)
+            except LedgerUnavailable:
+                self._undo_later += [*undo, (leases, cause, detail)]
+                return
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _write(self, decided: Proposal | Removal) -> asyncio.Future[None]:
+        """Put a decision on disk; book and disk agree again in the callback that says how it went."""
+        stored = self._store.submit(decided.changes)
+
+        def settle(done: asyncio.Future[None]) -> None:
+            if done.cancelled() or done.exception() is not None:
+                self._book.cancel(decided)
+            else:
+                self._book.commit(decided)
+                self._leases_changed()
+
+        stored.add_done_callback(settle)
+        return stored
+
+    async def _remove_in_turn(
+        self, key: AttachmentKey, leases: Sequence[Lease], cause: Cause, detail: str
+    ) -> tuple[Lease, ...]:
+        return await self._remove_holding([key], leases, cause, detail)
+
+    async def _remove_holding(
+        self, keys: Sequence[AttachmentKey], leases: Sequence[Lease], cause: Cause, detail: str
+    ) -> tuple[Lease, ...]:
+        """Remove while holding the turns of `keys`, which are given back when the disk has answered."""
+
+        def give_back(_done: object = None) -> None:
+            for key in keys:
+                self._turns.release(key)
+
+        try:
+            removal = self._book.remove(leases, self.now(), self._clock.wall(), cause, detail)
+            stored = self._write(removal) if removal.changes else None
+        except BaseException:
+            give_back()
+            raise
+        if stored is None:
+            give_back()
+            return ()
+        stored.add_done_callback(give_back)
+        await asyncio.shield(stored)
+        return tuple(change.lease for change in removal.changes)
+
+    async def _abandoned(
+        self, key: AttachmentKey, leases: tuple[Lease, ...], stored: asyncio.Future[None], call_id: str
+    ) -> None:
+        """The caller hung up while its lease was being written: let that end, then take it back."""
+        try:
+            await stored
+        except LedgerUnavailable:
+            self._turns.release(key)
+            return
+        try:
+            await self._remove_in_turn(key, leases, Cause.HANG_UP, call_id)
+        except LedgerUnavailable:
+            self._undo_later.append((leases, Cause.HANG_UP, call_id))
+
+    async def _admission(self, network: str) -> None:
+        """Wait, with a limit, while the network is known but not yet served here, or nothing is served yet."""
+        if not self._not_serving and not self._waits(network):
+            return
+        # When the time is over, the refusal itself says what is missing.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._add_wait):
+                while self._not_serving or self._waits(network):
+                    await self._plans_changed.wait()
+
+    def _waits(self, network: str) -> bool:
+        plan = self._book.plan(network)
+        return plan is not None and plan.refusal is not None and plan.refusal.error is NotAdmitted
+
+    def _refuse_new(self, network: str) -> None:
+        if self._not_serving:
+            raise NotAdmitted(f"network {network} gives no new address now: {self._not_serving}; try again shortly")
+
+    def _keys_of(self, request: CniRequest) -> list[AttachmentKey]:
+        """The attachments that a DEL means: by container ID and interface, in its network or (cut down) in all."""
+        container, interface = request.container_id, request.interface
+        if request.network is not None:
+            keys = {(request.network, container, interface)}
+        else:
+            keys = {lease.owner.key for lease in self._book.of_container(container, interface)}
+        adopted = self._adopted.get((request.netns, interface))
+        if adopted is not None:
+            keys.add(adopted)
+        return sorted(keys)
+
+
+def _owner(request: CniRequest) -> Owner:
+    return Owner(
+        network=request.network or request.conf_name,
+        container_id=request.container_id,
+        interface=request.interface,
+        pod_namespace=request.pod_namespace,
+        pod_name=request.pod_name,
+        pod_uid=request.pod_uid,
+        conf_name=request.conf_name,
+    )
+
+
+def _older(lease: Lease, than: Moment) -> bool:
+    """Whether the lease was given before that moment; one of an earlier boot was."""
+    age = than.since(lease.since)
+    return age is None or age > 0
