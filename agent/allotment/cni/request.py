@@ -1,0 +1,329 @@
+"""One CNI call, parsed once at the border into one frozen value; nothing further in reads an environment or JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from allotment.addressing.address import Address, Family, Prefix, parse_address, parse_prefix
+from allotment.addressing.errors import ConfigError, DecodeError
+from allotment.addressing.lease import Owner
+from allotment.cni import environment
+from allotment.cni.configuration import (
+    AddConf,
+    AnyConf,
+    CheckConf,
+    Conf,
+    Dns,
+    GcConf,
+    PreviousResult,
+    RouteConf,
+    annotated_addresses,
+    decode,
+    network_of,
+    salvage,
+)
+from allotment.cni.environment import Arguments, is_name, shown
+from allotment.cni.versions import NEWEST, SUPPORTED, Verb, require, told_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["CniRequest", "Dns", "Route", "Verb", "parse_request"]
+
+
+class Route(msgspec.Struct, frozen=True):
+    """A route that the configuration wants in the pod; what is None was not said."""
+
+    destination: Prefix
+    gateway: Address | None = None
+    mtu: int | None = None
+    advmss: int | None = None
+    priority: int | None = None
+    table: int | None = None
+    scope: int | None = None
+
+
+class CniRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A call, checked.
+
+    Texts are "" where the caller said nothing (or, for DEL, nothing that could be a lease's). Of the later fields
+    each verb has its own: `requested`, `routes`, `dns`, `is_gateway` belong to ADD, `previous` to CHECK,
+    `valid_attachments` to GC. `network` is None where nothing names one, which only DEL and STATUS may do.
+    """
+
+    verb: Verb
+    cni_version: str
+    container_id: str = ""
+    interface: str = ""
+    netns: str = ""
+    pod_namespace: str = ""
+    pod_name: str = ""
+    pod_uid: str = ""
+    infra_container_id: str = ""
+    conf_name: str = ""
+    network: str | None = None
+    main_type: str = ""  # `type`: the plugin that delegates to us, or our own name
+    is_gateway: bool = False  # the plugin puts the gateway's address on the host itself
+    requested: tuple[Address, ...] = ()  # at most one of a family
+    routes: tuple[Route, ...] = ()
+    dns: Dns | None = None
+    previous: tuple[Address, ...] = ()  # what prevResult says this interface has
+    valid_attachments: frozenset[tuple[str, str]] = frozenset()  # (container ID, interface)
+
+    @property
+    def one_block(self) -> bool:
+        """Whether all addresses of a family must come from one block: `bridge` takes one gateway of each."""
+        return self.is_gateway and self.main_type == "bridge"
+
+    def owner(self) -> Owner:
+        """The owner of the lease that this call is about.
+
+        Raises:
+            ValueError: the call names no network.
+        """
+        if self.network is None:
+            raise ValueError("a call that names no network has no owner")
+        return Owner(
+            network=self.network,
+            container_id=self.container_id,
+            interface=self.interface,
+            pod_namespace=self.pod_namespace,
+            pod_name=self.pod_name,
+            pod_uid=self.pod_uid,
+            conf_name=self.conf_name,
+        )
+
+
+_ADD: Final = msgspec.json.Decoder(AddConf)
+_CHECK: Final = msgspec.json.Decoder(CheckConf)
+_GC: Final = msgspec.json.Decoder(GcConf)
+_ANY: Final = msgspec.json.Decoder(Conf)
+
+
+def parse_request(env: Mapping[str, str], body: bytes) -> CniRequest:
+    """Parse the `CNI_*` variables and standard input of one call.
+
+    A DEL is taken whatever its configuration looks like, as long as it says which container and interface. STATUS
+    minds the version alone: a configuration that has gone bad must not cost a node its readiness.
+
+    Raises:
+        EnvironmentInvalid: a variable is missing or malformed.
+        VersionError: we don't speak the configuration's version, or it has no such verb.
+        DecodeError: the configuration is not JSON.
+        ConfigError: the configuration says something impossible; the message names the field.
+    """
+    verb = environment.parse_verb(env)
+    match verb:
+        case Verb.ADD:
+            return _parse_add(env, body)
+        case Verb.DEL:
+            return _parse_del(env, body)
+        case Verb.CHECK:
+            return _parse_check(env, body)
+        case Verb.GC:
+            return _parse_gc(body)
+        case Verb.STATUS:
+            return _parse_status(body)
+        case Verb.VERSION:
+            return CniRequest(verb=verb, cni_version=told_version(body))
+
+
+def _parse_add(env: Mapping[str, str], body: bytes) -> CniRequest:
+    caller, arguments = _caller(env, Verb.ADD)
+    conf = _decode(_ADD, body, Verb.ADD)
+    network = network_of(conf)
+    return replace(
+        caller,
+        cni_version=conf.cni_version,
+        conf_name=conf.name,
+        network=network,
+        main_type=conf.type or "",
+        is_gateway=bool(conf.is_gateway or conf.is_default_gateway),
+        requested=_requested(arguments, conf, network),
+        routes=_routes(conf.ipam.routes) if conf.ipam and conf.ipam.routes else (),
+        dns=conf.dns,
+    )
+
+
+def _parse_del(env: Mapping[str, str], body: bytes) -> CniRequest:
+    caller, _ = _caller(env, Verb.DEL)
+    conf = _tolerated(body)
+    return replace(
+        caller,
+        cni_version=conf.cni_version if conf.cni_version in SUPPORTED else NEWEST,
+        conf_name=_name_or_nothing(conf.name) or "",
+        network=_network_or_none(conf),
+        main_type=conf.type or "",
+    )
+
+
+def _parse_check(env: Mapping[str, str], body: bytes) -> CniRequest:
+    caller, _ = _caller(env, Verb.CHECK)
+    conf = _decode(_CHECK, body, Verb.CHECK)
+    if conf.previous is None:
+        raise ConfigError("CHECK needs prevResult, the result of the ADD; the runtime has to put it in")
+    return replace(
+        caller,
+        cni_version=conf.cni_version,
+        conf_name=conf.name,
+        network=network_of(conf),
+        main_type=conf.type or "",
+        previous=_previous(conf.previous, caller.interface),
+    )
+
+
+def _parse_gc(body: bytes) -> CniRequest:
+    conf = _decode(_GC, body, Verb.GC)
+    network = network_of(conf)
+    # The first key is the specification's; libcni sends both, since the specification first named it otherwise.
+    # Should they differ, an attachment that either lists is valid: a lease kept too long can be put right later.
+    lists = [found for found in (conf.valid_attachments, conf.attachments) if found is not UNSET]
+    if not lists:
+        raise ConfigError(
+            'GC needs the list "cni.dev/valid-attachments"; nothing was freed, for a list that is missing is not an '
+            "empty one"
+        )
+    return CniRequest(
+        verb=Verb.GC,
+        cni_version=conf.cni_version or "",
+        conf_name=conf.name or "",
+        network=network,
+        main_type=conf.type or "",
+        valid_attachments=frozenset((entry.container_id, entry.interface) for found in lists for entry in found or ()),
+    )
+
+
+def _parse_status(body: bytes) -> CniRequest:
+    conf = _tolerated(body)
+    version = conf.cni_version or ""
+    require(version, Verb.STATUS)
+    return CniRequest(
+        verb=Verb.STATUS,
+        cni_version=version,
+        conf_name=_name_or_nothing(conf.name) or "",
+        network=_network_or_none(conf),
+        main_type=conf.type or "",
+    )
+
+
+def _caller(env: Mapping[str, str], verb: Verb) -> tuple[CniRequest, Arguments]:
+    """The part of a request that the variables say."""
+    arguments = environment.parse_arguments(env, verb)
+    request = CniRequest(
+        verb=verb,
+        cni_version="",
+        container_id=environment.container_id(env, verb),
+        interface=environment.interface(env, verb),
+        netns=environment.netns(env, verb),
+        pod_namespace=arguments.get("K8S_POD_NAMESPACE", ""),
+        pod_name=arguments.get("K8S_POD_NAME", ""),
+        pod_uid=arguments.get("K8S_POD_UID", ""),
+        infra_container_id=arguments.get("K8S_POD_INFRA_CONTAINER_ID", ""),
+    )
+    return request, arguments
+
+
+def _decode(decoder: msgspec.json.Decoder[AnyConf], body: bytes, verb: Verb) -> AnyConf:
+    """Decode strictly, but say first that the version is not ours: then a field may well be of another type."""
+    try:
+        conf = decode(decoder, body)
+    except ConfigError:
+        version = salvage(body).cni_version
+        if version is not None:
+            require(version, verb)
+        raise
+    require(conf.cni_version or "", verb)
+    return conf
+
+
+def _tolerated(body: bytes) -> Conf:
+    try:
+        return decode(_ANY, body)
+    except (ConfigError, DecodeError):
+        return salvage(body)
+
+
+def _name_or_nothing(text: str | None) -> str | None:
+    return text if text and is_name(text) else None
+
+
+def _network_or_none(conf: Conf) -> str | None:
+    return _name_or_nothing(conf.ipam.network if conf.ipam else None) or _name_or_nothing(conf.name)
+
+
+def _requested(arguments: Arguments, conf: AddConf, network: str) -> tuple[Address, ...]:
+    """The addresses asked for, in order of precedence; said twice is said once.
+
+    Raises:
+        ConfigError: one is no address, or there are two of one family.
+    """
+    chosen: dict[Family, tuple[Address, str]] = {}
+    for place, text in _asked(arguments, conf, network):
+        address = _address(text, place)
+        known, said_in = chosen.setdefault(address.family, (address, place))
+        if known != address:
+            raise ConfigError(
+                f"two {address.family} addresses are asked for, {known} ({said_in}) and {address} ({place}); an "
+                "interface gets one of each family"
+            )
+    return tuple(address for address, _ in chosen.values())
+
+
+def _asked(arguments: Arguments, conf: AddConf, network: str) -> Iterator[tuple[str, str]]:
+    """(where it is said, text) of every address asked for."""
+    runtime = conf.runtime_config
+    args = conf.args.cni.ips if conf.args and conf.args.cni else None
+    if runtime and runtime.ips:
+        yield from (("runtimeConfig.ips", text) for text in runtime.ips)
+    if args:
+        yield from (("args.cni.ips", text) for text in args)
+    elif "IP" in arguments:
+        # CNI's CONVENTIONS: a plugin that understands args ignores the same said in CNI_ARGS. Several are separated
+        # by commas, as the reference plugin `static` has it.
+        yield from (("CNI_ARGS IP", text.strip()) for text in arguments["IP"].split(","))
+    if runtime and runtime.pod_annotations and runtime.pod_annotations.ips:
+        for text in annotated_addresses(runtime.pod_annotations.ips, network):
+            yield "the pod's annotation allotment.dev/ips", text
+
+
+def _address(text: str, place: str) -> Address:
+    """One address; a prefix length after it is read past, because runtimes pass both forms."""
+    plain, slash, length = text.partition("/")
+    try:
+        address = parse_address(plain)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error.message}") from error
+    if slash and not (length.isascii() and length.isdigit() and int(length) <= address.family.bits):
+        raise ConfigError(f"{place}: {shown(text)} has a bad prefix length; write the address alone: {str(address)!r}")
+    return address
+
+
+def _routes(confs: tuple[RouteConf, ...]) -> tuple[Route, ...]:
+    routes = []
+    for index, conf in enumerate(confs):
+        place = f"ipam.routes[{index}]"
+        try:
+            destination = parse_prefix(conf.dst)
+            gateway = parse_address(conf.gw) if conf.gw else None
+        except ConfigError as error:
+            raise ConfigError(f"{place}: {error.message}") from error
+        if gateway is not None and gateway.family is not destination.family:
+            raise ConfigError(f"{place}: the gateway {gateway} is not of the same family as {destination}")
+        routes.append(Route(destination, gateway, conf.mtu, conf.advmss, conf.priority, conf.table, conf.scope))
+    return tuple(routes)
+
+
+def _previous(result: PreviousResult, interface: str) -> tuple[Address, ...]:
+    """The addresses that prevResult has on this interface; other plugins of the list may have added others."""
+    interfaces = result.interfaces or ()
+    addresses = []
+    for index, entry in enumerate(result.ips or ()):
+        where = entry.interface
+        if where is not None and 0 <= where < len(interfaces) and interfaces[where].name != interface:
+            continue
+        addresses.append(_address(entry.address, f"prevResult.ips[{index}].address"))
+    return tuple(addresses)

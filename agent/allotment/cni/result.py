@@ -1,0 +1,103 @@
+"""Leases as the JSON that a main plugin of each CNI version expects, and CHECK's comparison with it.
+
+Source: CNI spec 1.1.0, section 5 "Delegated plugins (IPAM)", and the same part of 0.3.0 to 1.0.0: no `interfaces`, no
+`interface` in `ips`. Before 1.0.0 each address says its `version`; before 1.1.0 a route is only `dst` and `gw`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from allotment.addressing.address import Address, Family
+from allotment.addressing.errors import CheckFailed
+from allotment.cni.request import CniRequest, Dns, Route
+from allotment.cni.versions import at_least
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from allotment.addressing.lease import Lease
+
+__all__ = ["ToldAddress", "add_result", "check"]
+
+
+class ToldAddress(msgspec.Struct, frozen=True):
+    """A leased address as the pod is told it: with this prefix length, behind this gateway."""
+
+    address: Address
+    length: int
+    gateway: Address | None = None
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+_NO_DNS: Final = Dns()
+
+
+def add_result(request: CniRequest, told: Iterable[ToldAddress]) -> bytes:
+    """The answer to an ADD, IPv4 first.
+
+    A route of a family that got no address is left out: the main plugin would try to install it, and fail where the
+    pod has that family switched off.
+    """
+    addresses = sorted(told, key=lambda one: one.address)
+    families = {one.address.family for one in addresses}
+    version = request.cni_version
+    result: dict[str, Any] = {
+        "cniVersion": version,
+        "ips": [_ip(one, named=not at_least(version, "1.0.0")) for one in addresses],
+    }
+    whole = at_least(version, "1.1.0")
+    routes = [_route(route, whole=whole) for route in request.routes if route.destination.family in families]
+    if routes:
+        result["routes"] = routes
+    if request.dns is not None and request.dns != _NO_DNS:
+        result["dns"] = request.dns
+    return _ENCODER.encode(result)
+
+
+def check(request: CniRequest, leases: Sequence[Lease]) -> None:
+    """See that the leases are exactly the addresses that prevResult says this interface has.
+
+    Raises:
+        CheckFailed: an address has no lease, or a lease is of another address; the message names it.
+    """
+    who = f"container {request.container_id}, interface {request.interface}, network {request.network}"
+    held = {lease.address for lease in leases}
+    had = set(request.previous)
+    if not held:
+        raise CheckFailed(f"{who}: holds no lease, but was given {_listed(had)}; restart the pod")
+    lost = had - held
+    if lost:
+        raise CheckFailed(f"{who}: uses {_listed(lost)} without a lease, which is for {_listed(held)}; restart the pod")
+    unknown = held - had
+    if unknown:
+        raise CheckFailed(
+            f"{who}: holds a lease of {_listed(unknown)}, but prevResult gives it {_listed(had)}; restart the pod"
+        )
+
+
+def _ip(told: ToldAddress, *, named: bool) -> dict[str, str]:
+    entry = {"address": f"{told.address}/{told.length}"}
+    if named:
+        entry["version"] = "4" if told.address.family is Family.V4 else "6"
+    if told.gateway is not None:
+        entry["gateway"] = str(told.gateway)
+    return entry
+
+
+def _route(route: Route, *, whole: bool) -> dict[str, str | int]:
+    entry: dict[str, str | int] = {"dst": str(route.destination)}
+    if route.gateway is not None:
+        entry["gw"] = str(route.gateway)
+    if whole:
+        for name in ("mtu", "advmss", "priority", "table", "scope"):
+            value = getattr(route, name)
+            if value is not None:
+                entry[name] = value
+    return entry
+
+
+def _listed(addresses: Iterable[Address]) -> str:
+    return " and ".join(str(address) for address in sorted(addresses)) or "no address"
