@@ -17,7 +17,7 @@ import socket as sockets
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from allotment.addressing.errors import ConfigError
 from allotment.node import setting_kinds as kinds
@@ -61,12 +61,12 @@ class Setting:
 
 def _setting(kind: SettingKind[T], default: T, text: str) -> T:
     about = {"kind": kind, "help": text, "default": kind.show(default)}
-    return cast("T", dataclasses.field(default=default, metadata=about))
+    return dataclasses.field(default=default, metadata=about)
 
 
 def _setting_of_host(kind: SettingKind[T], default: Callable[[], T], shown: str, text: str) -> T:
     about = {"kind": kind, "help": text, "default": shown}
-    return cast("T", dataclasses.field(default_factory=default, metadata=about))
+    return dataclasses.field(default_factory=default, metadata=about)
 
 
 def _host_name() -> str:

@@ -1,4 +1,4 @@
-"""The agent's metrics: one table, and one `Metrics` object per agent that counts them.
+"""The agent's metrics: one `Metrics` object per agent counts what `metric_table` lists.
 
 Nothing is registered at import; two agents in one test process share nothing. Counters and histograms are plain
 numbers that the event loop adds to (a request costs about two microseconds in all), and are turned into Prometheus'
@@ -10,10 +10,8 @@ All methods belong to the event loop's thread.
 
 from __future__ import annotations
 
-import enum
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -21,9 +19,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-__all__ = ["METRICS", "PREFIX", "Count", "Kind", "Metric", "Metrics", "Reader", "Sample", "Spread"]
+from allotment.observe.metric_table import METRICS, VERBS, Kind, Metric
 
-PREFIX: Final = "allotment_"
+__all__ = ["Count", "Metrics", "Reader", "Sample", "Spread"]
 
 Sample = tuple[tuple[str, ...], float]
 """Label values in the table's order, and the value."""
@@ -33,127 +31,6 @@ Reader = Callable[[], Iterable[Sample]]
 
 _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
-
-class Kind(enum.StrEnum):
-    """The three kinds of metric, in Prometheus' words."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One row of the table. `name` has no prefix; `labels` maps a label to its values, () where they are names.
-
-    Every label is bounded: by the values listed, or by the number of networks on the node.
-    """
-
-    name: str
-    kind: Kind
-    help: str
-    labels: Mapping[str, tuple[str, ...]]
-    buckets: tuple[float, ...] = ()
-
-    @property
-    def full_name(self) -> str:
-        """The name that a query uses."""
-        return PREFIX + self.name
-
-
-_VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "other")
-_FAMILIES = ("IPv4", "IPv6")
-# From half the time of one fdatasync on a good disk to the longest wait that a runtime allows.
-_REQUEST_SECONDS = (
-    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
-    *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
-)
-_BATCH_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
-
-METRICS: Final[tuple[Metric, ...]] = (
-    Metric("build_info", Kind.GAUGE, "The running version; always 1.", {"version": ()}),
-    Metric(
-        "cni_requests_total",
-        Kind.COUNTER,
-        "CNI calls answered, by verb and CNI error code; code 0 is success.",
-        {"verb": _VERBS, "code": ()},
-    ),
-    Metric(
-        "cni_request_seconds",
-        Kind.HISTOGRAM,
-        "Time from a CNI call's complete frame to its answer.",
-        {"verb": _VERBS},
-        _REQUEST_SECONDS,
-    ),
-    Metric(
-        "cni_stage_seconds",
-        Kind.HISTOGRAM,
-        "Time that ADDs spent in one stage: waiting for their turn, deciding, waiting for the disk.",
-        {"stage": ("queue", "decide", "commit")},
-        _REQUEST_SECONDS,
-    ),
-    Metric(
-        "hang_ups_total",
-        Kind.COUNTER,
-        "Callers that were gone before they acknowledged their answer; what the call granted was taken back.",
-        {},
-    ),
-    Metric(
-        "connections", Kind.GAUGE, "Connections open now, by the socket they came in on.", {"socket": ("cni", "http")}
-    ),
-    Metric(
-        "addresses",
-        Kind.GAUGE,
-        "Addresses of a network on this node, by state. Available is capacity less the union of the others.",
-        {
-            "network": (),
-            "family": _FAMILIES,
-            "state": ("capacity", "in_use", "reserved", "cooling", "available"),
-        },
-    ),
-    Metric("blocks", Kind.GAUGE, "Blocks of a network on this node.", {"network": (), "family": _FAMILIES}),
-    Metric(
-        "drain_leases",
-        Kind.GAUGE,
-        "Pod leases that a draining network still waits for; no sample when it doesn't drain.",
-        {"network": ()},
-    ),
-    Metric(
-        "ledger_commit_seconds",
-        Kind.HISTOGRAM,
-        "Time of one ledger transaction, fdatasync included.",
-        {},
-        _REQUEST_SECONDS,
-    ),
-    Metric("ledger_batch_size", Kind.HISTOGRAM, "Requests that shared one ledger transaction.", {}, _BATCH_SIZES),
-    Metric(
-        "ledger_errors_total",
-        Kind.COUNTER,
-        "Failures of the ledger's disk: full, or any other I/O error.",
-        {"kind": ("full", "io")},
-    ),
-    Metric(
-        "ledger_state",
-        Kind.GAUGE,
-        "1 for the state the ledger is in, 0 for the others.",
-        {"state": ("open", "full", "failed")},
-    ),
-    Metric("spool_entries", Kind.GAUGE, "DELs that the shim kept and that are not replayed yet.", {}),
-    Metric(
-        "spool_replayed_total",
-        Kind.COUNTER,
-        "Kept DELs replayed, by what became of them.",
-        {"outcome": ("released", "nothing", "unreadable")},
-    ),
-    Metric("source_problems", Kind.GAUGE, "Objects or files that can't be used; `allotment status` names them.", {}),
-    Metric("source_age_seconds", Kind.GAUGE, "Time since the source of objects was last known to be in step.", {}),
-    Metric(
-        "log_lines_dropped_total",
-        Kind.COUNTER,
-        "Log lines dropped because nobody read them in time.",
-        {},
-    ),
-)
 
 _BY_NAME: Final = {metric.name: metric for metric in METRICS}
 
@@ -270,7 +147,7 @@ class Metrics(Collector):
         try:
             count, spread = self._answered[verb, code]
         except KeyError:
-            known = verb if verb in _VERBS else "other"
+            known = verb if verb in VERBS else "other"
             count = self.count("cni_requests_total", known, str(code))
             spread = self.spread("cni_request_seconds", known)
             if known == verb:  # what a stranger makes up must not fill the cache
@@ -305,7 +182,8 @@ class Metrics(Collector):
         family = GaugeMetricFamily(metric.full_name, metric.help, labels=tuple(metric.labels))
         for reader in self._readers.get(metric.name, ()):
             for values, value in reader():
-                family.add_metric(_checked(metric.name, values) and values, value)
+                _checked(metric.name, values)
+                family.add_metric(values, value)
         return family
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:

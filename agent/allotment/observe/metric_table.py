@@ -1,0 +1,136 @@
+"""Every metric that the agent exposes, in one table; `docs/reference/metrics.md` is generated from it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["METRICS", "PREFIX", "VERBS", "Kind", "Metric"]
+
+PREFIX: Final = "allotment_"
+
+
+class Kind(enum.StrEnum):
+    """The three kinds of metric, in Prometheus' words."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table. `name` has no prefix; `labels` maps a label to its values, () where they are names.
+
+    Every label is bounded: by the values listed, or by the number of networks on the node.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: Mapping[str, tuple[str, ...]]
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """The name that a query uses."""
+        return PREFIX + self.name
+
+
+VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS", "other")
+_FAMILIES = ("IPv4", "IPv6")
+# From half the time of one fdatasync on a good disk to the longest wait that a runtime allows.
+_REQUEST_SECONDS = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
+    *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+)
+_BATCH_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+
+METRICS: Final[tuple[Metric, ...]] = (
+    Metric("build_info", Kind.GAUGE, "The running version; always 1.", {"version": ()}),
+    Metric(
+        "cni_requests_total",
+        Kind.COUNTER,
+        "CNI calls answered, by verb and CNI error code; code 0 is success.",
+        {"verb": VERBS, "code": ()},
+    ),
+    Metric(
+        "cni_request_seconds",
+        Kind.HISTOGRAM,
+        "Time from a CNI call's complete frame to its answer.",
+        {"verb": VERBS},
+        _REQUEST_SECONDS,
+    ),
+    Metric(
+        "cni_stage_seconds",
+        Kind.HISTOGRAM,
+        "Time that ADDs spent in one stage: waiting for their turn, deciding, waiting for the disk.",
+        {"stage": ("queue", "decide", "commit")},
+        _REQUEST_SECONDS,
+    ),
+    Metric(
+        "hang_ups_total",
+        Kind.COUNTER,
+        "Callers that were gone before they acknowledged their answer; what the call granted was taken back.",
+        {},
+    ),
+    Metric(
+        "connections", Kind.GAUGE, "Connections open now, by the socket they came in on.", {"socket": ("cni", "http")}
+    ),
+    Metric(
+        "addresses",
+        Kind.GAUGE,
+        "Addresses of a network on this node, by state. Available is capacity less the union of the others.",
+        {
+            "network": (),
+            "family": _FAMILIES,
+            "state": ("capacity", "in_use", "reserved", "cooling", "available"),
+        },
+    ),
+    Metric("blocks", Kind.GAUGE, "Blocks of a network on this node.", {"network": (), "family": _FAMILIES}),
+    Metric(
+        "drain_leases",
+        Kind.GAUGE,
+        "Pod leases that a draining network still waits for; no sample when it doesn't drain.",
+        {"network": ()},
+    ),
+    Metric(
+        "ledger_commit_seconds",
+        Kind.HISTOGRAM,
+        "Time of one ledger transaction, fdatasync included.",
+        {},
+        _REQUEST_SECONDS,
+    ),
+    Metric("ledger_batch_size", Kind.HISTOGRAM, "Requests that shared one ledger transaction.", {}, _BATCH_SIZES),
+    Metric(
+        "ledger_errors_total",
+        Kind.COUNTER,
+        "Failures of the ledger's disk: full, or any other I/O error.",
+        {"kind": ("full", "io")},
+    ),
+    Metric(
+        "ledger_state",
+        Kind.GAUGE,
+        "1 for the state the ledger is in, 0 for the others.",
+        {"state": ("open", "full", "failed")},
+    ),
+    Metric("spool_entries", Kind.GAUGE, "DELs that the shim kept and that are not replayed yet.", {}),
+    Metric(
+        "spool_replayed_total",
+        Kind.COUNTER,
+        "Kept DELs replayed, by what became of them.",
+        {"outcome": ("released", "nothing", "unreadable")},
+    ),
+    Metric("source_problems", Kind.GAUGE, "Objects or files that can't be used; `allotment status` names them.", {}),
+    Metric("source_age_seconds", Kind.GAUGE, "Time since the source of objects was last known to be in step.", {}),
+    Metric(
+        "log_lines_dropped_total",
+        Kind.COUNTER,
+        "Log lines dropped because nobody read them in time.",
+        {},
+    ),
+)
