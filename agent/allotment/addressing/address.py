@@ -111,9 +111,9 @@ def parse_address(text: str) -> Address:
         ConfigError: not an address, or not in a form we accept; the message shows the accepted form.
     """
     if "/" in text:
-        raise ConfigError(f"{text!r} is a prefix where one address is expected, such as {text.split('/')[0]!r}")
+        raise ConfigError(f"{text!r} is a prefix where one address is expected, such as {text.partition('/')[0]!r}")
     if "%" in text:
-        raise ConfigError(f"{text!r} names a zone; write the address alone: {text.split('%')[0]!r}")
+        raise ConfigError(f"{text!r} names a zone; write the address alone: {text.partition('%')[0]!r}")
     try:
         parsed = ipaddress.ip_address(text)
     except ValueError as error:

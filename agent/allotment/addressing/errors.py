@@ -24,6 +24,8 @@ they are chained (`raise … from error`) below one of these.
 A message says what happened, to what, and what to do about it.
 """
 
+# ruff: noqa: N818  # the names say what happened or what to do; an "Error" at the end would add nothing
+
 from __future__ import annotations
 
 from typing import ClassVar

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from allotment.addressing.address import Address, Prefix
+if TYPE_CHECKING:
+    from allotment.addressing.address import Address, Prefix
 
 __all__ = [
     "AttachmentKey",

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from allotment.addressing.address import Address, Prefix
-from allotment.addressing.errors import AllotmentError
 from allotment.addressing.intervals import IntervalSet
+
+if TYPE_CHECKING:
+    from allotment.addressing.address import Address, Prefix
+    from allotment.addressing.errors import AllotmentError
 
 __all__ = ["BlockPlan", "Layer", "NetworkPlan", "Refusal"]
 
