@@ -11,6 +11,9 @@
     │   ├── NotAdmitted        11    the network is known, this node may not serve it yet (or is closed)
     │   └── LedgerUnavailable  11    the lease cannot be put on disk now
     ├── NotServing             50    this agent can serve no ADD at all (the answer to STATUS)
+    │   ├── LedgerDamaged      50    the ledger does not say what was written: set it aside, rebuild it
+    │   ├── LedgerTooNew       50    the ledger was written by a newer release
+    │   └── StateFolderHeld    50    another agent runs on this state folder
     ├── InternalError         100    a fault of ours
     ├── Exhausted             101    no address is left to give
     ├── AddressUnavailable    102    the address asked for is taken, reserved, excluded or foreign
@@ -39,10 +42,13 @@ __all__ = [
     "EnvironmentInvalid",
     "Exhausted",
     "InternalError",
+    "LedgerDamaged",
+    "LedgerTooNew",
     "LedgerUnavailable",
     "NetworkDraining",
     "NotAdmitted",
     "NotServing",
+    "StateFolderHeld",
     "TryAgain",
     "UnknownNetwork",
     "VersionError",
@@ -116,6 +122,24 @@ class NotServing(AllotmentError):
 
     code = 50
     retryable = True
+
+
+class LedgerDamaged(NotServing):
+    """The ledger on disk does not say what was written to it; it is set aside and rebuilt (I15)."""
+
+    retryable = False
+
+
+class LedgerTooNew(NotServing):
+    """The ledger was written by a newer release; this one leaves it alone."""
+
+    retryable = False
+
+
+class StateFolderHeld(NotServing):
+    """Another agent runs on the same state folder; the message says which."""
+
+    retryable = False
 
 
 class InternalError(AllotmentError):
