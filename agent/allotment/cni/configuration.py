@@ -88,7 +88,7 @@ class _Ipam(msgspec.Struct, frozen=True):
 
 class _AddIpam(msgspec.Struct, frozen=True):
     network: str | None = None
-    routes: tuple[RouteConf, ...] | None = None
+    routes: Annotated[tuple[RouteConf, ...], msgspec.Meta(max_length=256)] | None = None
 
 
 class _PodAnnotations(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -97,6 +98,8 @@ class CniRequest(msgspec.Struct, frozen=True, kw_only=True):
             conf_name=self.conf_name,
         )
 
+
+_LONGEST_ADDRESS: Final = 64  # characters; 49 is an IPv6 address with an embedded IPv4 one and a prefix length
 
 _ADD: Final = msgspec.json.Decoder(AddConf)
 _CHECK: Final = msgspec.json.Decoder(CheckConf)
@@ -292,7 +295,7 @@ def _asked(arguments: Arguments, conf: AddConf, network: str) -> Iterator[tuple[
 
 def _address(text: str, place: str) -> Address:
     """One address; a prefix length after it is read past, because runtimes pass both forms."""
-    plain, slash, length = text.partition("/")
+    plain, slash, length = _bounded(text, place).partition("/")
     try:
         address = parse_address(plain)
     except ConfigError as error:
@@ -302,13 +305,20 @@ def _address(text: str, place: str) -> Address:
     return address
 
 
+def _bounded(text: str, place: str) -> str:
+    if len(text) > _LONGEST_ADDRESS:
+        raise ConfigError(f"{place}: {shown(text)} is too long for an address")
+    return text
+
+
+@lru_cache(maxsize=64)  # a node has few configurations, and each pod's call repeats one
 def _routes(confs: tuple[RouteConf, ...]) -> tuple[Route, ...]:
     routes = []
     for index, conf in enumerate(confs):
         place = f"ipam.routes[{index}]"
         try:
-            destination = parse_prefix(conf.dst)
-            gateway = parse_address(conf.gw) if conf.gw else None
+            destination = parse_prefix(_bounded(conf.dst, "dst"))
+            gateway = parse_address(_bounded(conf.gw, "gw")) if conf.gw else None
         except ConfigError as error:
             raise ConfigError(f"{place}: {error.message}") from error
         if gateway is not None and gateway.family is not destination.family:

@@ -6,6 +6,7 @@ Source: CNI spec 1.1.0, section 5 "Delegated plugins (IPAM)", and the same part 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -78,16 +79,22 @@ def check(request: CniRequest, leases: Sequence[Lease]) -> None:
         )
 
 
+@lru_cache(maxsize=256)  # every pod of a block is told the same one
+def _gateway(address: Address) -> str:
+    return str(address)
+
+
 def _ip(told: ToldAddress, *, named: bool) -> dict[str, str]:
     entry = {"address": f"{told.address}/{told.length}"}
     if named:
         entry["version"] = "4" if told.address.family is Family.V4 else "6"
     if told.gateway is not None:
-        entry["gateway"] = str(told.gateway)
+        entry["gateway"] = _gateway(told.gateway)
     return entry
 
 
-def _route(route: Route, *, whole: bool) -> dict[str, str | int]:
+@lru_cache(maxsize=256)  # a node has few configurations, and each pod's call repeats one
+def _route(route: Route, *, whole: bool) -> msgspec.Raw:
     entry: dict[str, str | int] = {"dst": str(route.destination)}
     if route.gateway is not None:
         entry["gw"] = str(route.gateway)
@@ -96,7 +103,7 @@ def _route(route: Route, *, whole: bool) -> dict[str, str | int]:
             value = getattr(route, name)
             if value is not None:
                 entry[name] = value
-    return entry
+    return msgspec.Raw(_ENCODER.encode(entry))
 
 
 def _listed(addresses: Iterable[Address]) -> str:
