@@ -110,6 +110,11 @@ class _Parser(ABC, Generic[FrameT]):
         """Bytes of it that are here."""
         return len(self._held)
 
+    @property
+    def wanted(self) -> int:
+        """Bytes that are missing for the next step: of the header, then of the rest."""
+        return (self._size or _HEADER) - len(self._held)
+
     def feed(self, piece: bytes) -> FrameT | None:
         """The frame, once the last of it is in `piece`; else None.
 
@@ -208,15 +213,12 @@ def _check_size(size: int) -> int:
 
 
 def decode_environment(head: bytes) -> dict[str, str]:
-    """The CNI_* variables of a call.
+    """The CNI_* variables of a call. A byte that is not UTF-8 becomes a lone surrogate, as in `os.environ`.
 
     Raises:
-        DecodeError: not NUL-terminated, not UTF-8, not a CNI_* variable, given twice, or too many.
+        DecodeError: not NUL-terminated, not a CNI_* variable, given twice, or too many.
     """
-    try:
-        entries = head.decode().split("\0")
-    except UnicodeDecodeError as error:
-        raise DecodeError(f"the CNI_* variables are not UTF-8: {error.reason} at byte {error.start}") from error
+    entries = head.decode("utf-8", "surrogateescape").split("\0")
     if entries.pop():
         raise DecodeError("the last CNI_* variable is cut off: each ends with a NUL")
     if len(entries) > _VARIABLES:
@@ -249,8 +251,8 @@ def encode_call(env: Mapping[str, str], body: bytes) -> bytes:
     Raises:
         DecodeError: the frame would be too long.
     """
-    head = "".join(f"{name}={value}\0" for name, value in env.items() if name.startswith("CNI_")).encode()
-    return _request(Kind.CALL, head, body)
+    head = "".join(f"{name}={value}\0" for name, value in env.items() if name.startswith("CNI_"))
+    return _request(Kind.CALL, head.encode("utf-8", "surrogateescape"), body)
 
 
 def encode_query(name: str, arguments: bytes) -> bytes:

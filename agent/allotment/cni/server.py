@@ -1,0 +1,257 @@
+"""The agent's end of the socket: accepts callers, bounds what they may take, and gives their requests to a handler.
+
+Callers are root, or run as the agent's own user; the socket's mode says so, and the kernel's word on each of them
+(SO_PEERCRED) is asked as well. More callers than `Limits.connections` wait in the kernel's queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import os
+import socket
+import stat
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from allotment.addressing.errors import ConfigError, InternalError
+from allotment.cni.connection import Connection, Limits, Peer, Stats, Watcher
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+    from allotment.cni.exchange import Handler
+    from allotment.observe.clock import Clock
+
+__all__ = ["BACKLOG", "CniServer", "Limits", "Peer", "Stats", "Watcher", "bind"]
+
+BACKLOG: Final = 4096
+
+_LONGEST_PATH: Final = 107  # bytes of sockaddr_un.sun_path, without its NUL (unix(7))
+_CREDENTIALS: Final = struct.Struct("iII")  # struct ucred: pid, uid, gid
+_AT_ONCE: Final = 128  # connections accepted in one go, so that those that are open get their turn
+_STARVED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_RECOVERY: Final = 0.1  # seconds without accepting after one of these
+_SWEEP: Final = 0.25  # seconds between two looks at the deadlines; divides the shortest of them by four at least
+
+
+def bind(path: Path, *, backlog: int = BACKLOG) -> socket.socket:
+    """A listening socket at `path`, mode 0600, in the place of whatever socket was there.
+
+    It is made under another name and renamed, so that a caller always finds a socket that listens: the earlier
+    agent's or this one. The folder is made (0700) if it is missing. Nobody removes the socket: a caller that finds
+    one without a listener knows, as without a socket, that the agent is away.
+
+    Raises:
+        ConfigError: the path is too long, taken by something that is no socket, or cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    if len(os.fsencode(temporary)) > _LONGEST_PATH:
+        room = _LONGEST_PATH - len(os.fsencode(temporary)) + len(os.fsencode(path))
+        raise ConfigError(f"the socket's path {path} is too long: here it may have {room} bytes")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        _refuse_if_taken(path)
+        temporary.unlink(missing_ok=True)
+        sock.bind(str(temporary))
+        temporary.chmod(0o600)  # nobody can have connected before: it does not listen yet
+        sock.listen(backlog)
+        temporary.rename(path)
+    except OSError as error:
+        sock.close()
+        temporary.unlink(missing_ok=True)
+        raise ConfigError(f"cannot listen at {path}: {error.strerror}") from error
+    except ConfigError:
+        sock.close()
+        raise
+    return sock
+
+
+def _refuse_if_taken(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise ConfigError(f"{path} is there and is no socket: remove it, or choose another path")
+
+
+class CniServer:
+    """Serves one listening socket, ours (`bind`) or one that systemd passed on, from `start` to `drain`."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        listener: socket.socket,
+        *,
+        clock: Clock,
+        limits: Limits | None = None,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self.handler = handler
+        self.clock = clock
+        self.limits = limits or Limits()
+        self.watcher = watcher
+        self.stats = Stats()
+        self.held = 0
+        self.loop: asyncio.AbstractEventLoop
+        self._listener = listener
+        self._accepting = False
+        self._connections: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._ended: asyncio.Future[None]
+        self._ids = itertools.count(1)
+        self._id_prefix = os.urandom(3).hex()
+        self._own_uid = os.geteuid()
+
+    @property
+    def open_connections(self) -> int:
+        """Connections at this moment."""
+        return len(self._connections)
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that are worked on, and lost replies being taken back, at this moment."""
+        return len(self._tasks)
+
+    def start(self) -> None:
+        """Begin to accept. To be called once, on the running loop."""
+        self.loop = asyncio.get_running_loop()
+        self._ended = self.loop.create_future()
+        self._listener.settimeout(0.0)
+        self._resume()
+
+    async def wait(self) -> None:
+        """Return when `drain` is through.
+
+        Raises:
+            InternalError: the listening socket is broken; what was accepted is still served.
+        """
+        await asyncio.shield(self._ended)
+
+    async def drain(self, limit: float) -> int:
+        """Stop accepting, let what was accepted come to its end, and after `limit` seconds end the rest.
+
+        Callers still in the kernel's queue are served by whoever listens there next, or see the connection end
+        without an answer and ask again. Returns how many connections had to be ended.
+        """
+        self._pause()
+        self._listener.close()
+        await self._until_idle(limit)
+        ended = len(self._connections)
+        for connection in tuple(self._connections):
+            connection.abort()
+        await self._until_idle(self.limits.undo)
+        for task in self._tasks:
+            task.cancel()
+        await self._until_idle(self.limits.undo)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if not self._ended.done():
+            self._ended.set_result(None)
+        return ended
+
+    async def _until_idle(self, limit: float) -> None:
+        try:
+            async with asyncio.timeout(limit):
+                while self._connections or self._tasks:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            pass
+
+    # -- accepting
+
+    def _resume(self) -> None:
+        if not self._accepting and self._listener.fileno() >= 0 and not self._ended.done():
+            self._accepting = True
+            self.loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _pause(self) -> None:
+        if self._accepting:
+            self._accepting = False
+            self.loop.remove_reader(self._listener.fileno())
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            if len(self._connections) >= self.limits.connections:
+                self.stats.full += 1
+                self._pause()  # until `forget`
+                return
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause()
+                if error.errno in _STARVED:
+                    self.stats.starved += 1
+                    self.loop.call_later(_RECOVERY, self._resume)
+                else:
+                    self._fail(error)
+                return
+            self._open(sock)
+
+    def _open(self, sock: socket.socket) -> None:
+        sock.settimeout(0.0)
+        pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        connection = Connection(self, sock, Peer(pid, uid))
+        self._connections.add(connection)
+        self.stats.accepted += 1
+        if uid not in (0, self._own_uid):
+            connection.refuse(
+                ConfigError(
+                    f"user {uid} (process {pid}) may not ask this agent; only root and user {self._own_uid} may"
+                )
+            )
+            return
+        connection.open()
+        if self._sweeper is None:
+            self._sweeper = self.loop.call_later(self._interval(), self._sweep)
+
+    def _interval(self) -> float:
+        limits = self.limits
+        return min(_SWEEP, min(limits.read, limits.write, limits.acknowledge) / 4)
+
+    def _sweep(self) -> None:
+        # One timer for all: nearly every request is long over when the first of its deadlines would pass.
+        now = self.loop.time()
+        for connection in tuple(self._connections):
+            if connection.deadline <= now:
+                connection.expire()
+        self._sweeper = self.loop.call_later(self._interval(), self._sweep) if self._connections else None
+
+    # -- what connections ask of us
+
+    def next_id(self) -> str:
+        """A request ID: unlike any other of this process, and most likely of its predecessors."""
+        return f"{self._id_prefix}-{next(self._ids)}"
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run it, holding a reference for as long as it runs."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._idle.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._ended.done():
+            broken = InternalError(f"the socket cannot be served any further: {type(error).__name__}: {error}")
+            broken.__cause__ = error
+            self._ended.set_exception(broken)
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is closed."""
+        self._connections.discard(connection)
+        self._idle.set()
+        if not self._accepting:
+            self._resume()
