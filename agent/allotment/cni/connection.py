@@ -341,6 +341,8 @@ class Connection:
     def _acknowledged(self) -> None:
         self._host.stats.acknowledged += 1
         self._close()
+        if self._call is not None:
+            self._host.handler.acknowledged(self._call)
 
     def _hung_up(self) -> None:
         self._host.stats.hung_up += 1

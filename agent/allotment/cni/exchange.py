@@ -48,6 +48,10 @@ class Handler(Protocol):
         """
         ...
 
+    def acknowledged(self, call: Call) -> None:
+        """The caller has printed the reply to `call`: it holds. Must not raise."""
+        ...
+
     async def lost(self, call: Call, reply: Reply) -> None:
         """`call` returned `reply`, and the caller is not known to have printed it: undo what it granted."""
         ...
