@@ -1,0 +1,107 @@
+"""Allocation: admits one node to one Network and lists the node's blocks."""
+
+# No postponed annotations here: msgspec reads the types when a class is made.
+from typing import Annotated, Literal
+
+import msgspec
+
+from allotment.addressing.address import Prefix, parse_prefix
+from allotment.addressing.plan import Layer
+from allotment.api.meta import API_VERSION, Condition, ObjectMeta, Record, limits
+from allotment.api.network import CIDR
+
+__all__ = [
+    "Allocation",
+    "AllocationSpec",
+    "AllocationStatus",
+    "Block",
+    "BlockUse",
+    "TunnelStatus",
+    "WantBlocks",
+]
+
+Name = Annotated[str, limits(minLength=1, maxLength=253)]
+Items = limits(maxItems=256)
+
+
+class Block(Record, frozen=True):
+    """A prefix that belongs to the node. Only a Confirmed one may give addresses (I4)."""
+
+    cidr: CIDR
+    state: Literal["Pending", "Confirmed"]
+
+    @property
+    def prefix(self) -> Prefix:
+        """`cidr`, parsed. Raises ConfigError where the object was not validated."""
+        return parse_prefix(self.cidr)
+
+
+class AllocationSpec(Record, frozen=True):
+    """What the controller (or, in standalone mode, a file or the agent itself) gives the node.
+
+    `cede` names the addresses that the node is asked to lend (borrowing). On an L2 network there are no blocks: the
+    object is the marker that the node takes part.
+    """
+
+    network: Name
+    node: Name
+    type: Layer
+    network_uid: str = ""
+    node_uid: str = ""
+    network_id: int | None = None
+    closed: bool = False
+    blocks: Annotated[tuple[Block, ...], Items] = ()
+    cede: Annotated[tuple[CIDR, ...], Items] = ()
+
+
+class BlockUse(Record, frozen=True):
+    """How much of a block is used; decimal text, because a /64 passes 2^63."""
+
+    cidr: CIDR
+    capacity: str = "0"
+    in_use: str = "0"
+    reserved: str = "0"
+    cooling: str = "0"
+    available: str = "0"
+
+
+class WantBlocks(Record, frozen=True):
+    """How many blocks the agent wants of each family, all in all."""
+
+    v4: int = 0
+    v6: int = 0
+
+
+class TunnelStatus(Record, frozen=True):
+    """The node's end of a VXLAN network: underlay addresses, and the MAC and addresses of its tunnel device."""
+
+    underlay: tuple[str, ...] = ()
+    mac: str = ""
+    addresses: tuple[str, ...] = ()
+
+
+class AllocationStatus(Record, frozen=True):
+    """What the agent says of it. `ledger_id` tells one ledger of a node from another."""
+
+    ledger_id: str = ""
+    blocks: Annotated[tuple[BlockUse, ...], Items] = ()
+    want_blocks: WantBlocks | None = None
+    relinquished: Annotated[tuple[CIDR, ...], Items] = ()
+    ceded: Annotated[tuple[CIDR, ...], Items] = ()
+    tunnel: TunnelStatus | None = None
+    conditions: tuple[Condition, ...] = ()
+
+
+class Allocation(Record, frozen=True):
+    """The object for one (network, node), named by `allotment.api.names.allocation_name`."""
+
+    metadata: ObjectMeta
+    spec: AllocationSpec
+    status: AllocationStatus = AllocationStatus()
+    api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
+    kind: str = msgspec.field(default_factory=lambda: "Allocation")
+
+    @property
+    def name(self) -> str:
+        """`metadata.name`."""
+        return self.metadata.name

@@ -1,0 +1,114 @@
+"""What all objects of the group have in common: group and version, metadata, conditions, finalizer names.
+
+Field names on the wire follow Kubernetes' API conventions: camelCase, with `ID`, `UID` and `CIDR` in capitals when
+they don't begin the name (`networkID`, `hostPrefixLength`, `nodePodCIDRs`).
+
+Limits that one field can state stand beside its type, in OpenAPI's words (`maxLength`, `minimum`, `enum` …): the
+CRD and the library's check (`allotment.api.shape`) read the same line. Decoding itself does not enforce them, so
+that an object which was stored before a limit was tightened can still be read, drained and deleted.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+__all__ = [
+    "ADDRESSES_FINALIZER",
+    "ALLOCATIONS_FINALIZER",
+    "ANNOUNCED_FINALIZER",
+    "API_VERSION",
+    "GROUP",
+    "GUARD_FINALIZER",
+    "HELD_FINALIZER",
+    "NODE_FINALIZER",
+    "VERSION",
+    "Condition",
+    "Labels",
+    "ObjectMeta",
+    "OwnerReference",
+    "Record",
+    "limits",
+    "wire_name",
+]
+
+GROUP = "allotment.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+NODE_FINALIZER = f"{GROUP}/node"
+"""The agent's: the node may hold addresses of this Allocation (I4, I5), or of this Claim."""
+GUARD_FINALIZER = f"{GROUP}/guard"
+"""Stands on every object that another finalizer must be able to hold; put on first, taken off last (I9)."""
+ALLOCATIONS_FINALIZER = f"{GROUP}/allocations"
+"""On a Network: Allocations of it exist."""
+ADDRESSES_FINALIZER = f"{GROUP}/addresses"
+"""On an L2 Network: pod addresses of it are handed out."""
+HELD_FINALIZER = f"{GROUP}/held"
+"""On an Index, IPAddress or IPPrefix: the value is held, or cooling."""
+ANNOUNCED_FINALIZER = f"{GROUP}/announced"
+"""On an Advertisement: a node still holds one of its addresses."""
+
+_CAPITALS = {"id": "ID", "uid": "UID", "cidr": "CIDR", "cidrs": "CIDRs"}
+
+
+def wire_name(name: str) -> str:
+    """The name of a field in JSON: `network_uid` is `networkUID`, `api_version` is `apiVersion`."""
+    first, *rest = name.split("_")
+    return first + "".join(_CAPITALS.get(word, word.capitalize()) for word in rest)
+
+
+def limits(**words: object) -> msgspec.Meta:
+    """What one field may hold, in OpenAPI's words; stands in the field's type, inside `Annotated`."""
+    return msgspec.Meta(extra_json_schema=words)
+
+
+class Record(msgspec.Struct, frozen=True, rename=wire_name, omit_defaults=True):
+    """The base of everything in this package that has a form in JSON: immutable, compared by value."""
+
+
+Labels = dict[str, str]
+
+
+class OwnerReference(Record, frozen=True):
+    """metav1.OwnerReference: the object that this one ends with."""
+
+    kind: str
+    name: str
+    uid: str
+    api_version: str = ""
+    controller: bool = False
+    block_owner_deletion: bool = False
+
+
+class ObjectMeta(Record, frozen=True):
+    """metav1.ObjectMeta, as far as we look at it. Timestamps are RFC 3339 text; empty means not set."""
+
+    name: Annotated[str, limits(maxLength=253)]
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str = ""
+    deletion_timestamp: str = ""
+    finalizers: tuple[str, ...] = ()
+    labels: Labels = msgspec.field(default_factory=dict)
+    annotations: Labels = msgspec.field(default_factory=dict)
+    owner_references: tuple[OwnerReference, ...] = ()
+
+    @property
+    def deleting(self) -> bool:
+        """Whether somebody asked for the object to be deleted; there is no way back from that."""
+        return bool(self.deletion_timestamp)
+
+
+class Condition(Record, frozen=True):
+    """metav1.Condition: one thing that is so, or not, since when and why."""
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str = ""
+    observed_generation: int = 0
