@@ -88,7 +88,9 @@ class Settings:
         "keep the ledger, and in standalone mode the objects' status, in this folder",
     )
     socket: Path = _setting(
-        kinds.SOCKET_PATH, Path("/run/allotment/cni.sock"), "answer the CNI on this unix socket; the spool is beside it"
+        kinds.SOCKET_PATH,
+        Path("/run/allotment/cni.sock"),
+        "the agent's unix socket, where it answers the CNI; the spool is beside it",
     )
     http: ListenAddress | None = _setting(
         kinds.HTTP, ListenAddress("127.0.0.1", 9733), "serve /metrics, /healthz and /readyz here"

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
     Event = MutableMapping[str, Any]
 
-__all__ = ["LogSink", "configure"]
+__all__ = ["LogSink", "Logger", "configure"]
+
+Logger = structlog.typing.FilteringBoundLogger
+"""What `structlog.get_logger()` gives once `configure` has run; for annotations."""
 
 _encode: Final = msgspec.json.Encoder(enc_hook=repr, decimal_format="number").encode
 
