@@ -28,7 +28,10 @@ __all__ = [
     "RouteConf",
     "annotated_addresses",
     "decode",
+    "decode_previous",
+    "is_gc_entry",
     "network_of",
+    "said",
     "salvage",
 ]
 
@@ -112,6 +115,7 @@ class _Base(msgspec.Struct, frozen=True):
     cni_version: str | None = msgspec.field(default=None, name="cniVersion")
     name: str | None = None
     type: str | None = None
+    role: str | None = None
 
 
 class Conf(_Base, frozen=True):
@@ -132,7 +136,7 @@ class GcConf(Conf, frozen=True):
 class CheckConf(Conf, frozen=True):
     """What CHECK looks at."""
 
-    previous: PreviousResult | None = msgspec.field(default=None, name="prevResult")
+    previous: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="prevResult")
 
 
 class AddConf(_Base, frozen=True):
@@ -144,10 +148,12 @@ class AddConf(_Base, frozen=True):
     runtime_config: _RuntimeConfig | None = msgspec.field(default=None, name="runtimeConfig")
     args: _Args | None = None
     dns: Dns | None = None
+    previous: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="prevResult")
 
 
 AnyConf = TypeVar("AnyConf", Conf, GcConf, CheckConf, AddConf)
 _IPS: Final = msgspec.json.Decoder(dict[str, tuple[str, ...]])
+_PREVIOUS: Final = msgspec.json.Decoder(PreviousResult)
 _PARTS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -161,9 +167,7 @@ def decode(decoder: msgspec.json.Decoder[AnyConf], body: bytes) -> AnyConf:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at `$")
-        where = path.rstrip("`").lstrip(".") or "the top"
-        raise ConfigError(f"the network configuration is wrong at {where}: {what}") from error
+        raise _wrong(error) from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise DecodeError(f"the network configuration on standard input is not readable JSON: {error}") from error
 
@@ -178,8 +182,45 @@ def salvage(body: bytes) -> Conf:
         cni_version=_part(parts, "cniVersion", str),
         name=_part(parts, "name", str),
         type=_part(parts, "type", str),
+        role=_part(parts, "role", str),
         ipam=_part(parts, "ipam", _Ipam),
     )
+
+
+def is_gc_entry(conf: Conf | GcConf | CheckConf | AddConf) -> bool:
+    """Whether this is the entry of our own conflist that is there to hear GC (docs/decisions/0003).
+
+    A configuration with an `ipam` object is an IPAM call whatever its `role`, which is then a word of the main
+    plugin's own.
+
+    Raises:
+        ConfigError: `role` is something else.
+    """
+    if conf.role is None or conf.ipam is not None:
+        return False
+    if conf.role != "gc":
+        raise ConfigError(f'role is {shown(conf.role)}; the only one there is is "gc"')
+    return True
+
+
+def said(raw: msgspec.Raw) -> bool:
+    """Whether a part that is kept as it came is there at all."""
+    return bytes(raw) not in (b"", b"null")
+
+
+def decode_previous(raw: msgspec.Raw) -> PreviousResult:
+    """Decode `prevResult`.
+
+    Raises:
+        ConfigError: it is missing, or a field that we use has the wrong type.
+    """
+    try:
+        previous = _PREVIOUS.decode(raw) if said(raw) else None
+    except msgspec.ValidationError as error:
+        raise _wrong(error, "prevResult.") from error
+    if previous is None:
+        raise ConfigError("CHECK needs prevResult, the result of the ADD; the runtime has to put it in")
+    return previous
 
 
 def network_of(conf: Conf | GcConf | CheckConf | AddConf) -> str:
@@ -214,6 +255,12 @@ def annotated_addresses(text: str, network: str) -> tuple[str, ...]:
             f"the pod's annotation allotment.dev/ips is {shown(text)}; it must be JSON that names addresses by "
             f"""network, such as '{{"{network}": ["10.4.1.7"]}}': {error}"""
         ) from error
+
+
+def _wrong(error: msgspec.ValidationError, within: str = "") -> ConfigError:
+    what, _, path = str(error).partition(" - at `$")
+    where = f"{within}{path.rstrip('`').lstrip('.')}".rstrip(".") or "the top"
+    return ConfigError(f"the network configuration is wrong at {where}: {what}")
 
 
 def _malformed(field: str, text: str) -> str:

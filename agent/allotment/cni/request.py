@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from allotment.addressing.address import Address, Family, Prefix, parse_address, parse_prefix
 from allotment.addressing.errors import ConfigError, DecodeError
 from allotment.addressing.lease import Owner
 from allotment.cni import environment
+from allotment.cni.asked import Route, previous_addresses, requested_addresses, routes
 from allotment.cni.configuration import (
     AddConf,
     AnyConf,
@@ -20,32 +19,22 @@ from allotment.cni.configuration import (
     Conf,
     Dns,
     GcConf,
-    PreviousResult,
-    RouteConf,
-    annotated_addresses,
     decode,
+    decode_previous,
+    is_gc_entry,
     network_of,
+    said,
     salvage,
 )
-from allotment.cni.environment import Arguments, is_name, shown
-from allotment.cni.versions import NEWEST, SUPPORTED, Verb, require, told_version
+from allotment.cni.environment import Arguments, is_name
+from allotment.cni.versions import NEWEST, SUPPORTED, Verb, asked_version, require
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+
+    from allotment.addressing.address import Address
 
 __all__ = ["CniRequest", "Dns", "Route", "Verb", "parse_request"]
-
-
-class Route(msgspec.Struct, frozen=True):
-    """A route that the configuration wants in the pod; what is None was not said."""
-
-    destination: Prefix
-    gateway: Address | None = None
-    mtu: int | None = None
-    advmss: int | None = None
-    priority: int | None = None
-    table: int | None = None
-    scope: int | None = None
 
 
 class CniRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +42,12 @@ class CniRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Texts are "" where the caller said nothing (or, for DEL, nothing that could be a lease's). Of the later fields
     each verb has its own: `requested`, `routes`, `dns`, `is_gateway` belong to ADD, `previous` to CHECK,
-    `valid_attachments` to GC. `network` is None where nothing names one, which only DEL and STATUS may do.
+    `valid_attachments` to GC. `cni_version` is one that we speak, but for VERSION, where it is any text. `network` is
+    None where nothing names one, which only DEL and STATUS may do.
+
+    `passes_through` says that the call is for the entry of our conflist that is there to hear GC
+    (docs/decisions/0003): ADD is answered by `allotment.cni.result.passed_through`, DEL and CHECK do nothing and
+    succeed.
     """
 
     verb: Verb
@@ -68,11 +62,13 @@ class CniRequest(msgspec.Struct, frozen=True, kw_only=True):
     conf_name: str = ""
     network: str | None = None
     main_type: str = ""  # `type`: the plugin that delegates to us, or our own name
+    passes_through: bool = False
     is_gateway: bool = False  # the plugin puts the gateway's address on the host itself
     requested: tuple[Address, ...] = ()  # at most one of a family
     routes: tuple[Route, ...] = ()
     dns: Dns | None = None
     previous: tuple[Address, ...] = ()  # what prevResult says this interface has
+    previous_result: bytes = b""  # prevResult as it came, for the ADD of a GC entry alone
     valid_attachments: frozenset[tuple[str, str]] = frozenset()  # (container ID, interface)
 
     @property
@@ -98,8 +94,6 @@ class CniRequest(msgspec.Struct, frozen=True, kw_only=True):
             conf_name=self.conf_name,
         )
 
-
-_LONGEST_ADDRESS: Final = 64  # characters; 49 is an IPv6 address with an embedded IPv4 one and a prefix length
 
 _ADD: Final = msgspec.json.Decoder(AddConf)
 _CHECK: Final = msgspec.json.Decoder(CheckConf)
@@ -132,13 +126,27 @@ def parse_request(env: Mapping[str, str], body: bytes) -> CniRequest:
         case Verb.STATUS:
             return _parse_status(body)
         case Verb.VERSION:
-            return CniRequest(verb=verb, cni_version=told_version(body))
+            return CniRequest(verb=verb, cni_version=asked_version(body))
 
 
 def _parse_add(env: Mapping[str, str], body: bytes) -> CniRequest:
     caller, arguments = _caller(env, Verb.ADD)
     conf = _decode(_ADD, body, Verb.ADD)
     network = network_of(conf)
+    if is_gc_entry(conf):
+        if not said(conf.previous):
+            raise ConfigError(
+                "the gc entry must stand after the plugin that makes the interface; there is no prevResult"
+            )
+        return replace(
+            caller,
+            cni_version=conf.cni_version,
+            conf_name=conf.name,
+            network=network,
+            main_type=conf.type or "",
+            passes_through=True,
+            previous_result=bytes(conf.previous),
+        )
     return replace(
         caller,
         cni_version=conf.cni_version,
@@ -146,8 +154,8 @@ def _parse_add(env: Mapping[str, str], body: bytes) -> CniRequest:
         network=network,
         main_type=conf.type or "",
         is_gateway=bool(conf.is_gateway or conf.is_default_gateway),
-        requested=_requested(arguments, conf, network),
-        routes=_routes(conf.ipam.routes) if conf.ipam and conf.ipam.routes else (),
+        requested=requested_addresses(arguments, conf, network),
+        routes=routes(conf.ipam.routes) if conf.ipam and conf.ipam.routes else (),
         dns=conf.dns,
     )
 
@@ -161,21 +169,22 @@ def _parse_del(env: Mapping[str, str], body: bytes) -> CniRequest:
         conf_name=_name_or_nothing(conf.name) or "",
         network=_network_or_none(conf),
         main_type=conf.type or "",
+        passes_through=conf.ipam is None and conf.role == "gc",
     )
 
 
 def _parse_check(env: Mapping[str, str], body: bytes) -> CniRequest:
     caller, _ = _caller(env, Verb.CHECK)
     conf = _decode(_CHECK, body, Verb.CHECK)
-    if conf.previous is None:
-        raise ConfigError("CHECK needs prevResult, the result of the ADD; the runtime has to put it in")
+    passes_through = is_gc_entry(conf)
     return replace(
         caller,
         cni_version=conf.cni_version,
         conf_name=conf.name,
         network=network_of(conf),
         main_type=conf.type or "",
-        previous=_previous(conf.previous, caller.interface),
+        passes_through=passes_through,
+        previous=() if passes_through else previous_addresses(decode_previous(conf.previous), caller.interface),
     )
 
 
@@ -256,84 +265,3 @@ def _name_or_nothing(text: str | None) -> str | None:
 
 def _network_or_none(conf: Conf) -> str | None:
     return _name_or_nothing(conf.ipam.network if conf.ipam else None) or _name_or_nothing(conf.name)
-
-
-def _requested(arguments: Arguments, conf: AddConf, network: str) -> tuple[Address, ...]:
-    """The addresses asked for, in order of precedence; said twice is said once.
-
-    Raises:
-        ConfigError: one is no address, or there are two of one family.
-    """
-    chosen: dict[Family, tuple[Address, str]] = {}
-    for place, text in _asked(arguments, conf, network):
-        address = _address(text, place)
-        known, said_in = chosen.setdefault(address.family, (address, place))
-        if known != address:
-            raise ConfigError(
-                f"two {address.family} addresses are asked for, {known} ({said_in}) and {address} ({place}); an "
-                "interface gets one of each family"
-            )
-    return tuple(address for address, _ in chosen.values())
-
-
-def _asked(arguments: Arguments, conf: AddConf, network: str) -> Iterator[tuple[str, str]]:
-    """(where it is said, text) of every address asked for."""
-    runtime = conf.runtime_config
-    args = conf.args.cni.ips if conf.args and conf.args.cni else None
-    if runtime and runtime.ips:
-        yield from (("runtimeConfig.ips", text) for text in runtime.ips)
-    if args:
-        yield from (("args.cni.ips", text) for text in args)
-    elif "IP" in arguments:
-        # CNI's CONVENTIONS: a plugin that understands args ignores the same said in CNI_ARGS. Several are separated
-        # by commas, as the reference plugin `static` has it.
-        yield from (("CNI_ARGS IP", text.strip()) for text in arguments["IP"].split(","))
-    if runtime and runtime.pod_annotations and runtime.pod_annotations.ips:
-        for text in annotated_addresses(runtime.pod_annotations.ips, network):
-            yield "the pod's annotation allotment.dev/ips", text
-
-
-def _address(text: str, place: str) -> Address:
-    """One address; a prefix length after it is read past, because runtimes pass both forms."""
-    plain, slash, length = _bounded(text, place).partition("/")
-    try:
-        address = parse_address(plain)
-    except ConfigError as error:
-        raise ConfigError(f"{place}: {error.message}") from error
-    if slash and not (length.isascii() and length.isdigit() and int(length) <= address.family.bits):
-        raise ConfigError(f"{place}: {shown(text)} has a bad prefix length; write the address alone: {str(address)!r}")
-    return address
-
-
-def _bounded(text: str, place: str) -> str:
-    if len(text) > _LONGEST_ADDRESS:
-        raise ConfigError(f"{place}: {shown(text)} is too long for an address")
-    return text
-
-
-@lru_cache(maxsize=64)  # a node has few configurations, and each pod's call repeats one
-def _routes(confs: tuple[RouteConf, ...]) -> tuple[Route, ...]:
-    routes = []
-    for index, conf in enumerate(confs):
-        place = f"ipam.routes[{index}]"
-        try:
-            destination = parse_prefix(_bounded(conf.dst, "dst"))
-            gateway = parse_address(_bounded(conf.gw, "gw")) if conf.gw else None
-        except ConfigError as error:
-            raise ConfigError(f"{place}: {error.message}") from error
-        if gateway is not None and gateway.family is not destination.family:
-            raise ConfigError(f"{place}: the gateway {gateway} is not of the same family as {destination}")
-        routes.append(Route(destination, gateway, conf.mtu, conf.advmss, conf.priority, conf.table, conf.scope))
-    return tuple(routes)
-
-
-def _previous(result: PreviousResult, interface: str) -> tuple[Address, ...]:
-    """The addresses that prevResult has on this interface; other plugins of the list may have added others."""
-    interfaces = result.interfaces or ()
-    addresses = []
-    for index, entry in enumerate(result.ips or ()):
-        where = entry.interface
-        if where is not None and 0 <= where < len(interfaces) and interfaces[where].name != interface:
-            continue
-        addresses.append(_address(entry.address, f"prevResult.ips[{index}].address"))
-    return tuple(addresses)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from allotment.addressing.address import Address, Family
-from allotment.addressing.errors import CheckFailed
+from allotment.addressing.errors import CheckFailed, ConfigError
 from allotment.cni.request import CniRequest, Dns, Route
 from allotment.cni.versions import at_least
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from allotment.addressing.lease import Lease
 
-__all__ = ["ToldAddress", "add_result", "check"]
+__all__ = ["ToldAddress", "add_result", "check", "passed_through"]
 
 
 class ToldAddress(msgspec.Struct, frozen=True):
@@ -33,6 +33,8 @@ class ToldAddress(msgspec.Struct, frozen=True):
 
 
 _ENCODER: Final = msgspec.json.Encoder()
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_DNS: Final = Dns()
 
 
@@ -56,6 +58,19 @@ def add_result(request: CniRequest, told: Iterable[ToldAddress]) -> bytes:
     if request.dns is not None and request.dns != _NO_DNS:
         result["dns"] = request.dns
     return _ENCODER.encode(result)
+
+
+def passed_through(request: CniRequest) -> bytes:
+    """The answer to an ADD of our conflist's GC entry: `prevResult` as it came, in the version asked for.
+
+    Raises:
+        ConfigError: prevResult is no JSON object.
+    """
+    try:
+        result = _OBJECT.decode(request.previous_result)
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"the network configuration is wrong at prevResult: {error}") from error
+    return _ENCODER.encode({**result, "cniVersion": request.cni_version})
 
 
 def check(request: CniRequest, leases: Sequence[Lease]) -> None:

@@ -18,7 +18,7 @@ from allotment.addressing.errors import VersionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["NEWEST", "SUPPORTED", "Verb", "at_least", "require", "told_version", "version_result"]
+__all__ = ["NEWEST", "SUPPORTED", "Verb", "asked_version", "at_least", "require", "told_version", "version_result"]
 
 SUPPORTED: Final = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 """Oldest first."""
@@ -70,22 +70,23 @@ def at_least(version: str, other: str) -> bool:
     return _RANK[version] >= _RANK[other]
 
 
-def told_version(body: bytes) -> str:
-    """The version to answer in when a request could not be read: its own if we speak that, else our newest."""
+def asked_version(body: bytes) -> str:
+    """The version that a configuration says, cut to a bearable length; our newest if it can't be read or says none."""
     try:
-        version = _DECODER.decode(body).cni_version
+        return _DECODER.decode(body).cni_version[:64] or NEWEST
     except (msgspec.MsgspecError, RecursionError):
         return NEWEST
+
+
+def told_version(body: bytes) -> str:
+    """The version to answer in when a request could not be read: its own if we speak that, else our newest."""
+    version = asked_version(body)
     return version if version in _RANK else NEWEST
 
 
-def version_result(body: bytes) -> bytes:
+def version_result(version: str) -> bytes:
     """The answer to VERSION (CNI spec 1.1.0, "VERSION Success"): the version asked in comes back unchanged."""
-    try:
-        version = _DECODER.decode(body).cni_version or NEWEST
-    except (msgspec.MsgspecError, RecursionError):
-        version = NEWEST
-    return msgspec.json.encode({"cniVersion": version[:64], "supportedVersions": SUPPORTED})
+    return msgspec.json.encode({"cniVersion": version, "supportedVersions": SUPPORTED})
 
 
 def _unspoken(version: str) -> str:

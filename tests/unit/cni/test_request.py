@@ -404,6 +404,51 @@ def test_check_needs_a_previous_result_that_can_be_read(previous):
         parse_request(variables("CHECK"), conf(prevResult=previous))
 
 
+# -- the GC entry of our conflist (docs/decisions/0003) ----------------------------------------------------------------
+
+
+def entry(**fields):
+    return conf(type="allotment", ipam=..., role="gc", **fields)
+
+
+def test_the_gc_entry_is_told_from_an_ipam_call():
+    add = parse_request(variables(), entry(prevResult={"cniVersion": "1.1.0", "ips": [], "x": 1}))
+    assert add.passes_through
+    assert json.loads(add.previous_result) == {"cniVersion": "1.1.0", "ips": [], "x": 1}
+    assert parse_request(variables("DEL"), entry()).passes_through
+    assert parse_request(variables("DEL"), entry(dns=7, name=7)).passes_through
+    assert parse_request(variables("CHECK"), entry()).passes_through
+    assert parse_request(variables("CHECK"), entry(prevResult="unread")).passes_through
+
+
+@pytest.mark.parametrize("previous", [..., None])
+def test_the_gc_entry_must_not_stand_first(previous):
+    with pytest.raises(ConfigError, match="must stand after"):
+        parse_request(variables(), entry(prevResult=previous))
+
+
+def test_a_del_cut_down_to_its_type_is_no_gc_entry():
+    assert not parse_request(variables("DEL"), b'{"type": "allotment"}').passes_through
+
+
+def test_a_call_with_ipam_is_an_ipam_call_whatever_its_role():
+    assert not parse_request(variables(), conf(role="gc")).passes_through
+    assert not parse_request(variables(), conf(role="master")).passes_through
+    assert not parse_request(variables("DEL"), conf(role="gc")).passes_through
+
+
+@pytest.mark.parametrize("verb", ["ADD", "CHECK"])
+def test_a_role_that_there_is_not_is_refused(verb):
+    with pytest.raises(ConfigError, match="'gcc'"):
+        parse_request(variables(verb), conf(ipam=..., role="gcc", prevResult={}))
+
+
+def test_a_role_that_there_is_not_holds_no_del_gc_or_status_back():
+    assert not parse_request(variables("DEL"), conf(ipam=..., role="gcc")).passes_through
+    parse_request({"CNI_COMMAND": "STATUS"}, conf(ipam=..., role="gcc"))
+    parse_request({"CNI_COMMAND": "GC"}, conf(ipam=..., role="gcc", **{"cni.dev/valid-attachments": []}))
+
+
 def gc(**lists):
     keys = {"valid": "cni.dev/valid-attachments", "older": "cni.dev/attachments"}
     return conf(**{keys[name]: value for name, value in lists.items()})
@@ -447,9 +492,11 @@ def test_status_minds_the_version_alone():
         parse_request({"CNI_COMMAND": "STATUS"}, b"{")
 
 
-@pytest.mark.parametrize("body", [b"", b'{"cniVersion": "1.0.0"}', b'{"cniVersion": "7"}'])
-def test_version_is_always_understood(body):
-    assert parse_request({"CNI_COMMAND": "VERSION"}, body).cni_version in SUPPORTED
+@pytest.mark.parametrize(
+    ("body", "version"), [(b"", "1.1.0"), (b'{"cniVersion": "1.0.0"}', "1.0.0"), (b'{"cniVersion": "7"}', "7")]
+)
+def test_version_is_always_understood(body, version):
+    assert parse_request({"CNI_COMMAND": "VERSION"}, body).cni_version == version
 
 
 def test_a_request_cannot_be_changed_after_it_was_checked():

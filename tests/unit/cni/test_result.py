@@ -5,10 +5,10 @@ import json
 import pytest
 
 from allotment.addressing.address import parse_address, parse_prefix
-from allotment.addressing.errors import CheckFailed
+from allotment.addressing.errors import CheckFailed, ConfigError
 from allotment.addressing.lease import Lease, Moment, Owner
 from allotment.cni.request import CniRequest, Dns, Route, Verb
-from allotment.cni.result import ToldAddress, add_result, check
+from allotment.cni.result import ToldAddress, add_result, check, passed_through
 from allotment.cni.versions import SUPPORTED
 
 V4 = ToldAddress(parse_address("10.1.2.3"), 24, parse_address("10.1.2.1"))
@@ -74,6 +74,18 @@ def test_dns_is_passed_on_as_it_was_said_and_left_out_when_it_says_nothing():
 
 def test_an_address_without_gateway_says_none():
     assert told(add(), ToldAddress(V4.address, 32))["ips"] == [{"address": "10.1.2.3/32"}]
+
+
+def test_the_gc_entry_passes_the_result_on_in_the_version_asked_for():
+    previous = b'{"cniVersion": "0.4.0", "interfaces": [{"name": "eth0"}], "foreign": 1e3}'
+    request = add(passes_through=True, previous_result=previous)
+    assert json.loads(passed_through(request)) == {
+        "cniVersion": "1.1.0",
+        "interfaces": [{"name": "eth0"}],
+        "foreign": 1000.0,
+    }
+    with pytest.raises(ConfigError, match="prevResult"):
+        passed_through(add(passes_through=True, previous_result=b"[1]"))
 
 
 # -- CHECK -----------------------------------------------------------------------------------------------------------
