@@ -56,12 +56,14 @@ class Folder:
         """Have `name` hold exactly `content` with this mode; returns whether anything had to be written.
 
         Raises:
-            TryAgain: the disk is full, or gave an error; what was there is still there.
+            TryAgain: the disk is full, or gave an error; the name has its old content or, if only the folder could
+                not be synced, the new.
             ConfigError: the name belongs to something that isn't a regular file.
         """
         try:
             self._clear()
             if self.read(name) == content and self._mode(name) == mode:
+                os.fsync(self._fd)  # who put it there may have died before this
                 return False
             temporary = f"{_PREFIX}{name}.{os.getpid()}{_SUFFIX}"
             try:
@@ -73,7 +75,7 @@ class Folder:
                 raise
             os.fsync(self._fd)
         except OSError as error:
-            raise TryAgain(f"{self.path / name} can't be written: {error.strerror}; the one before it stays") from error
+            raise TryAgain(f"{self.path / name} can't be put in place: {error.strerror}; try again") from error
         return True
 
     def remove(self, name: str) -> None:
