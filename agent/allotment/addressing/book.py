@@ -1,0 +1,364 @@
+"""`LeaseBook`: all decisions about leases, and the memory of them.
+
+The book decides and remembers; it never waits, reads a clock or writes. Memory may change only after the disk did,
+so everything has two steps: `propose` and `remove` say what is to be written, and hold what they name; `commit`
+makes it so once the ledger has it, `cancel` leaves everything as if nobody had asked. A network's plan
+(`allotment.addressing.plan`) says what may be given; it never changes a lease.
+
+One caller owns the book and calls it from one thread. Misuse is an `InternalError`, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from allotment.addressing.choosing import Choice, choose
+from allotment.addressing.errors import InternalError, UnknownNetwork
+from allotment.addressing.holdings import Holdings
+from allotment.addressing.index import LeaseIndex, shared_owner
+from allotment.addressing.lease import Cause, Granted, Lease, Moment, Released, Rest
+from allotment.addressing.resting import LIMIT
+from allotment.addressing.state import AddressState, StateKind
+from allotment.addressing.utilization import Use
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from allotment.addressing.address import Address
+    from allotment.addressing.lease import AttachmentKey, Change, Owner
+    from allotment.addressing.plan import NetworkPlan
+
+__all__ = ["HOUSEKEEPING", "Ask", "BookState", "LeaseBook", "Proposal", "Removal"]
+
+HOUSEKEEPING = 2048
+"""How many rests one call of `housekeeping` looks at, at most about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request for addresses: by whom, with which network namespace path as evidence, and which ones.
+
+    `requested` names at most one address per family; the other family is chosen. `one_block` keeps all leases of the
+    network in one block per family, because the bridge plugin refuses a second gateway.
+    """
+
+    owner: Owner
+    netns: str = ""
+    requested: tuple[Address, ...] = ()
+    one_block: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What the ledger must write before the leases are real. Its addresses are held until `commit` or `cancel`."""
+
+    changes: tuple[Granted, ...]
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """The leases, IPv4 first."""
+        return tuple(change.lease for change in self.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What the ledger must write before the leases are over. Until then they are in force, but nobody else's to end."""
+
+    changes: tuple[Released, ...]
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """The leases that end."""
+        return tuple(change.lease for change in self.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class BookState:
+    """All that the disk must hold. `sequence` is the highest number that was ever given to a lease."""
+
+    leases: tuple[Lease, ...] = ()
+    rests: tuple[Rest, ...] = ()
+    sequence: int = 0
+
+    def canonical(self) -> BookState:
+        """The same state in the one form that can be compared: sorted, with neighbours that rest alike joined."""
+        rests: list[Rest] = []
+        for rest in sorted(self.rests, key=lambda rest: (rest.network, rest.block, rest.first)):
+            before = rests[-1] if rests else None
+            if before is not None and _alike(before, rest) and before.last.value + 1 == rest.first.value:
+                rests[-1] = Rest(rest.network, rest.block, before.first, rest.last, rest.released, rest.wall)
+            else:
+                rests.append(rest)
+        leases = sorted(self.leases, key=lambda lease: (lease.owner.network, lease.address))
+        return BookState(tuple(leases), tuple(rests), self.sequence)
+
+
+class LeaseBook:
+    """The leases of one node. `rest_limit` is how many rested addresses a block remembers one by one."""
+
+    def __init__(self, node: str, *, rest_limit: int = LIMIT) -> None:
+        self._node = node
+        self._rest_limit = rest_limit
+        self._boot = ""
+        self._sequence = 0
+        self._networks: dict[str, Holdings] = {}
+        self._index = LeaseIndex()
+        self._giving: dict[AttachmentKey, Proposal] = {}
+        self._removing: dict[int, Removal] = {}  # by sequence
+
+    # -- what is known
+
+    def load(self, leases: Iterable[Lease], rests: Iterable[Rest], *, sequence: int, now: Moment) -> None:
+        """Take in what the disk holds: once, before anything is decided (I15).
+
+        Rests of another boot start their cooldown at `now`, since how long the machine was away isn't known (I13).
+
+        Raises:
+            InternalError: loaded before, or two leases have one address (I1).
+        """
+        if self._boot:
+            raise InternalError("the lease book was loaded before; it is loaded once, when the agent starts")
+        self._boot = sys.intern(now.boot)
+        self._sequence = sequence
+        for lease in leases:
+            kept = self._index.shared(lease)
+            self._holdings(kept.owner.network).load_lease(kept)
+            self._index.add(kept)
+            self._sequence = max(self._sequence, kept.sequence)
+        # What rested in an earlier boot has rested longer than anything of this one; in between, the older first.
+        ordered = sorted(rests, key=lambda rest: (rest.released.boot == now.boot, rest.released.seconds))
+        for order, rest in enumerate(ordered):
+            seconds = rest.released.seconds if rest.released.boot == now.boot else now.seconds
+            self._holdings(rest.network).load_rest(rest, seconds, order)
+
+    def apply(self, plans: Iterable[NetworkPlan], now: Moment) -> None:
+        """Set the plans of all networks: a network that isn't among them gives nothing new from now on.
+
+        Raises:
+            InternalError: not loaded, or of another boot.
+        """
+        self._check(now)
+        wanted = {plan.name: plan for plan in plans}
+        for name in self._networks.keys() | wanted.keys():
+            self._holdings(name).apply(wanted.get(name))
+        self._drop_idle()
+
+    def plan(self, network: str) -> NetworkPlan | None:
+        """The plan that is in force for a network."""
+        holdings = self._networks.get(network)
+        return None if holdings is None else holdings.plan
+
+    # -- giving
+
+    def find(self, key: AttachmentKey) -> tuple[Lease, ...]:
+        """The leases of an attachment, IPv4 first; empty when it has none."""
+        return self._index.of_key(key)
+
+    def propose(self, ask: Ask, now: Moment, wall: float) -> Proposal:
+        """Pick addresses for an attachment, and hold them: nobody else is given them until `commit` or `cancel`.
+
+        A family is given when the plan has a block for it; it is all families or none.
+
+        Raises:
+            UnknownNetwork: no plan names the network.
+            AllotmentError: the plan's refusal, whatever class it names.
+            ConfigError: two addresses of one family are asked for.
+            AddressUnavailable: an address asked for can't be had; the message says why.
+            Exhausted: no address is left; the message has the numbers.
+            InternalError: the attachment has leases (`find` comes first), or is being given some.
+        """
+        self._check(now)
+        owner = ask.owner
+        key = owner.key
+        holdings = self._networks.get(owner.network)
+        if holdings is None or holdings.plan is None:
+            raise self._unknown(owner.network)
+        if holdings.plan.refusal is not None:
+            raise holdings.plan.refusal.error(holdings.plan.refusal.message)
+        if key in self._giving or self._index.of_key(key):
+            raise InternalError(
+                f"container {owner.container_id}, interface {owner.interface} already has a lease of network "
+                f"{owner.network}, or is being given one; it must be looked up before it is asked for"
+            )
+        choices = choose(holdings, ask.requested, now.seconds, one_block=ask.one_block, node=self._node)
+        return self._hold(holdings, ask, choices, now, wall)
+
+    def _hold(self, holdings: Holdings, ask: Ask, choices: list[Choice], now: Moment, wall: float) -> Proposal:
+        owner = shared_owner(ask.owner)
+        since = Moment(self._boot, now.seconds)
+        changes: list[Granted] = []
+        for choice in choices:
+            self._sequence += 1
+            lease = Lease(choice.address, choice.block, owner, self._sequence, since, wall, ask.netns)
+            holdings.hold(lease, choice.idle)
+            changes.append(Granted(lease))
+        proposal = Proposal(tuple(changes))
+        self._giving[owner.key] = proposal
+        return proposal
+
+    def commit(self, proposal: Proposal | Removal) -> None:
+        """The ledger has it on disk: the leases are there for all to see, or are over and their addresses rest.
+
+        Raises:
+            InternalError: it isn't open (committed, cancelled, or of another book).
+        """
+        if isinstance(proposal, Removal):
+            self._end(proposal)
+            for change in proposal.changes:
+                self._networks[change.lease.owner.network].release(change.lease, change.at.seconds, change.wall)
+                self._index.drop(change.lease)
+            return
+        self._settle(proposal)
+        for granted in proposal.changes:
+            self._networks[granted.lease.owner.network].commit(granted.lease)
+            self._index.add(granted.lease)
+
+    def cancel(self, proposal: Proposal | Removal) -> None:
+        """The ledger doesn't have it: everything is as if nobody had asked (sequence numbers are still not reused).
+
+        Raises:
+            InternalError: it isn't open (committed, cancelled, or of another book).
+        """
+        if isinstance(proposal, Removal):
+            self._end(proposal)
+            return
+        self._settle(proposal)
+        for granted in reversed(proposal.changes):
+            self._networks[granted.lease.owner.network].cancel(granted.lease)
+
+    # -- taking back
+
+    def remove(self, leases: Iterable[Lease], now: Moment, wall: float, cause: Cause, detail: str) -> Removal:
+        """Begin to end leases: those that are still exactly these, by address and sequence number (I7).
+
+        Others (ended already, given to another owner since, or in an open Removal) are silently not in the result.
+
+        Raises:
+            InternalError: not loaded, or `now` is of another boot.
+        """
+        self._check(now)
+        at = Moment(self._boot, now.seconds)
+        changes: dict[int, Released] = {}
+        for lease in leases:
+            held = self.at(lease.owner.network, lease.address)
+            if held is not None and held.sequence == lease.sequence and held.sequence not in self._removing:
+                changes[held.sequence] = Released(held, at, wall, cause, detail)
+        removal = Removal(tuple(changes.values()))
+        for number in changes:
+            self._removing[number] = removal
+        return removal
+
+    # -- looking
+
+    def leases(self, network: str | None = None) -> Iterator[Lease]:
+        """All leases, or those of one network, as they are at the time of the call."""
+        chosen = self._networks.values() if network is None else filter(None, [self._networks.get(network)])
+        return iter([lease for holdings in chosen for table in holdings.leases.values() for lease in table.values()])
+
+    def at(self, network: str, address: Address) -> Lease | None:
+        """The lease of an address."""
+        holdings = self._networks.get(network)
+        return None if holdings is None else holdings.leases[address.family].get(address.value)
+
+    def of_workload(self, network: str, workload: str) -> tuple[Lease, ...]:
+        """The leases of a workload (`<namespace>.<pod>`) in a network, of whatever container, IPv4 first."""
+        return self._index.of_workload(network, workload)
+
+    def of_container(self, container_id: str, interface: str) -> tuple[Lease, ...]:
+        """The leases of a container's interface in every network, IPv4 first."""
+        return self._index.of_container(container_id, interface)
+
+    def state_of(self, network: str, address: Address, now: Moment) -> AddressState:
+        """What an address of a network is now; `str()` of it says so in words.
+
+        Raises:
+            InternalError: not loaded, or `now` is of another boot.
+        """
+        self._check(now)
+        holdings = self._networks.get(network)
+        if holdings is None:
+            return AddressState(network, self._node, address, StateKind.UNKNOWN_NETWORK)
+        return holdings.state(address, now.seconds, self._node)
+
+    def use(self, network: str, now: Moment) -> Use:
+        """The sets of addresses that utilization is worked out from; empty for an unknown network.
+
+        Raises:
+            InternalError: not loaded, or `now` is of another boot.
+        """
+        self._check(now)
+        holdings = self._networks.get(network)
+        return Use() if holdings is None else holdings.use(now.seconds - holdings.cooldown)
+
+    # -- keeping
+
+    def housekeeping(self, now: Moment) -> tuple[Change, ...]:
+        """Changes for the ledger that keep memory and file bounded and up to date; a bounded number per call.
+
+        They are in force in memory at once: each leaves what rests, and since when it counts as resting, at least
+        as long as it was, so a change that doesn't reach the disk does no harm. Call again at once while it returns
+        something, else from time to time.
+
+        Raises:
+            InternalError: not loaded, or `now` is of another boot.
+        """
+        self._check(now)
+        changes: list[Change] = []
+        for holdings in self._networks.values():
+            if len(changes) >= HOUSEKEEPING:
+                break
+            changes.extend(holdings.housekeeping(now.seconds - holdings.cooldown, HOUSEKEEPING - len(changes)))
+        self._drop_idle()
+        return tuple(changes)
+
+    def snapshot(self) -> BookState:
+        """What the disk must hold: what is committed, and nothing of what is only proposed."""
+        rests = itertools.chain.from_iterable(holdings.rests() for holdings in self._networks.values())
+        return BookState(tuple(self.leases()), tuple(rests), self._sequence)
+
+    # -- within
+
+    def _check(self, now: Moment) -> None:
+        if now.boot != self._boot:
+            raise InternalError(
+                f"the lease book knows boot {self._boot!r}, and was asked in boot {now.boot!r}"
+                if self._boot
+                else "the lease book must be loaded before anything is asked of it (I15)"
+            )
+
+    def _holdings(self, network: str) -> Holdings:
+        holdings = self._networks.get(network)
+        if holdings is None:
+            name = sys.intern(network)
+            holdings = self._networks[name] = Holdings(name, self._boot, self._rest_limit)
+        return holdings
+
+    def _drop_idle(self) -> None:
+        for name in [name for name, holdings in self._networks.items() if holdings.idle]:
+            del self._networks[name]
+
+    def _unknown(self, network: str) -> UnknownNetwork:
+        known = ", ".join(sorted(name for name, each in self._networks.items() if each.plan is not None))
+        there = f"the networks here are: {known}" if known else "there is no network here yet"
+        return UnknownNetwork(f"network {network} is not known on {self._node}; {there}")
+
+    def _settle(self, proposal: Proposal) -> None:
+        keys = {granted.lease.owner.key for granted in proposal.changes}
+        if not keys or any(self._giving.get(key) is not proposal for key in keys):
+            raise InternalError("this proposal is not open: it was committed or cancelled, or is not of this book")
+        for key in keys:
+            del self._giving[key]
+
+    def _end(self, removal: Removal) -> None:
+        numbers = [change.lease.sequence for change in removal.changes]
+        if any(self._removing.get(number) is not removal for number in numbers):
+            raise InternalError("this removal is not open: it was committed or cancelled, or is not of this book")
+        for number in numbers:
+            del self._removing[number]
+
+
+def _alike(one: Rest, other: Rest) -> bool:
+    return (one.network, one.block, one.released, one.wall) == (other.network, other.block, other.released, other.wall)

@@ -1,0 +1,147 @@
+"""Which addresses an attachment gets: those it asks for, the next ones for the rest, all families or none."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from allotment.addressing.address import Address, Family, Prefix
+from allotment.addressing.errors import AddressUnavailable, ConfigError, Exhausted
+
+if TYPE_CHECKING:
+    from allotment.addressing.block import BlockSpace
+    from allotment.addressing.holdings import Holdings
+    from allotment.addressing.resting import Idle
+
+__all__ = ["Choice", "choose"]
+
+
+class Choice(NamedTuple):
+    """An address taken from its block, and the rest it was taken from (None: never used)."""
+
+    address: Address
+    block: Prefix
+    idle: Idle | None
+
+
+def choose(
+    holdings: Holdings, requested: tuple[Address, ...], seconds: float, *, one_block: bool, node: str
+) -> list[Choice]:
+    """Take one address of every family that the network's plan has a block for, IPv4 first.
+
+    Raises:
+        ConfigError: two addresses of one family are asked for.
+        AddressUnavailable: an address asked for can't be had.
+        Exhausted: a family has nothing left to give.
+    """
+    wanted: dict[Family, Address | None] = dict.fromkeys(holdings.supplies)
+    for address in requested:
+        if wanted.get(address.family) is not None:
+            raise ConfigError(
+                f"both {wanted[address.family]} and {address} are asked for in network {holdings.name}; "
+                f"an attachment gets one {address.family} address"
+            )
+        wanted[address.family] = address
+    if not wanted:
+        raise Exhausted(_no_block(holdings, node))
+    choices: list[Choice] = []
+    complete = False
+    try:
+        # Asked-for ones first: they are the likelier ones to be refused.
+        for family, request in sorted(wanted.items(), key=lambda item: item[1] is None):
+            only = _only_block(holdings, family) if one_block else None
+            if request is not None:
+                choices.append(_take_this(holdings, request, seconds, only, node))
+            else:
+                choices.append(_take_next(holdings, family, seconds, only, node))
+        complete = True
+    finally:
+        if not complete:
+            for choice in reversed(choices):
+                holdings.put_back(choice.address, choice.idle)
+    choices.sort(key=lambda choice: choice.address)
+    return choices
+
+
+class _Only(NamedTuple):
+    """The one block that may be used, where one must: `block` None when that one can't give any more."""
+
+    block: BlockSpace | None
+    label: Prefix
+
+
+def _only_block(holdings: Holdings, family: Family) -> _Only | None:
+    """The block that the network's leases of this family are in; None as long as there are none."""
+    labels = [label for label in holdings.labels if label.family is family]
+    if not labels:
+        return None
+    supply = holdings.supplies.get(family)
+    for block in supply.blocks if supply is not None else ():
+        if block.prefix in labels:
+            return _Only(block, block.prefix)
+    return _Only(None, labels[0])
+
+
+def _take_this(holdings: Holdings, address: Address, seconds: float, only: _Only | None, node: str) -> Choice:
+    state = holdings.state(address, seconds, node)
+    if not state.available or state.block is None:
+        raise AddressUnavailable(f"{state}; ask for another address, or for none to be given the next free one")
+    if only is not None and only.label != state.block:
+        raise AddressUnavailable(
+            f"{address} lies in block {state.block}, but network {holdings.name} already uses block {only.label} "
+            "under the bridge plugin, which takes one gateway; ask for an address of that block"
+        )
+    taken = holdings.spaces[state.block].take_this(address.value, seconds - holdings.cooldown)
+    if taken is None:
+        raise AddressUnavailable(f"{address} in network {holdings.name} can't be had now; ask again")
+    return Choice(address, holdings.spaces[state.block].prefix, taken[1])
+
+
+def _take_next(holdings: Holdings, family: Family, seconds: float, only: _Only | None, node: str) -> Choice:
+    since = seconds - holdings.cooldown
+    if only is None:
+        found = holdings.supplies[family].take(since)
+    else:
+        taken = None if only.block is None else only.block.take(since)
+        found = None if only.block is None or taken is None else (only.block, taken)
+    if found is None:
+        raise Exhausted(_exhausted(holdings, family, seconds, only, node))
+    block, (number, idle) = found
+    return Choice(Address(family, number), block.prefix, idle)
+
+
+def _no_block(holdings: Holdings, node: str) -> str:
+    return f"no IP addresses available in network {holdings.name} on {node}: 0 of 0 blocks{_no_more(holdings, None)}"
+
+
+def _exhausted(holdings: Holdings, family: Family, seconds: float, only: _Only | None, node: str) -> str:
+    """The message of exhaustion: with the numbers a person needs to see what would help."""
+    since = seconds - holdings.cooldown
+    giving = holdings.supplies[family].blocks
+    if only is not None:
+        giving = () if only.block is None else (only.block,)
+    cooling = sum(block.cooling(since) for block in giving)
+    if only is None:
+        next_rested = holdings.supplies[family].next_rested()
+    else:
+        oldest = None if only.block is None else only.block.oldest()
+        next_rested = None if oldest is None else oldest.seconds
+    in_use = sum(block.taken for block in giving)
+    usable = sum(block.prefix.size - block.blocked for block in giving)
+    soon = "" if next_rested is None else f" (next in {max(1, math.ceil(next_rested - since))} s)"
+    total = sum(prefix.family is family for prefix in holdings.blocks)
+    of_family = f"{family}: " if len(holdings.supplies) > 1 else ""
+    return (
+        f"no IP addresses available in network {holdings.name} on {node}: {of_family}{in_use} of {usable} in use, "
+        f"{cooling} cooling{soon}, {len(giving)} of {total} blocks{_no_more(holdings, only)}"
+    )
+
+
+def _no_more(holdings: Holdings, only: _Only | None) -> str:
+    if only is not None:
+        return (
+            f"; no further block: under the bridge plugin, which takes one gateway, network {holdings.name} "
+            f"keeps to block {only.label}"
+        )
+    reason = holdings.plan.no_more if holdings.plan is not None else ""
+    return f"; no further block: {reason}" if reason else ""
