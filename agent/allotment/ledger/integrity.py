@@ -1,0 +1,94 @@
+"""Whether a ledger says what was written to it.
+
+At each open: is it ours; SQLite's own `quick_check`; does every row decode, and do the rows agree (`read_content`);
+has it reached its mark; does it end with a whole page. A ledger of 60,000 leases takes some 0.4 s.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING
+
+from allotment.addressing.errors import LedgerDamaged, LedgerTooNew
+from allotment.ledger.connection import PAGE
+from allotment.ledger.failures import describe
+from allotment.ledger.mark import read_mark
+from allotment.ledger.rows import RowError
+from allotment.ledger.schema import APPLICATION_ID, VERSION, version_of
+from allotment.ledger.state import Content, read_content
+
+if TYPE_CHECKING:
+    from allotment.ledger.files import LedgerFiles
+
+__all__ = ["check_file", "check_mark", "check_size", "problems"]
+
+
+def check_file(connection: sqlite3.Connection) -> None:
+    """Look through the file, whatever schema it has.
+
+    Raises:
+        LedgerDamaged, sqlite3.Error: it is no ledger, or not whole.
+        LedgerTooNew: a newer release wrote it.
+    """
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    if application != APPLICATION_ID:
+        raise LedgerDamaged("the file ledger.db is not a ledger of Allotment's, or its first page is lost")
+    version = version_of(connection)
+    if version > VERSION:
+        raise LedgerTooNew(
+            f"the ledger has schema {version}, this release knows schemas up to {VERSION}: install the release that "
+            "wrote it, or a newer one"
+        )
+    complaints = [str(row[0]) for row in connection.execute("PRAGMA quick_check(5)")]
+    if complaints != ["ok"]:
+        raise LedgerDamaged(f"the ledger is damaged: {'; '.join(complaints)}")
+
+
+def check_mark(files: LedgerFiles, content: Content) -> None:
+    """Compare the content with how far the ledger had come.
+
+    Raises:
+        LedgerDamaged: something that was acknowledged is missing.
+    """
+    mark = read_mark(files.mark)
+    if mark is None:
+        return
+    if mark.ledger_id != content.ledger_id:
+        raise LedgerDamaged(
+            f"the ledger {files.database} is another ({content.ledger_id}) than the one that was written here last "
+            f"({mark.ledger_id}); was it copied here? Where that is meant, remove {files.mark.name}"
+        )
+    if content.book.sequence < mark.granted or content.released < mark.released:
+        raise LedgerDamaged(
+            f"the ledger {files.database} has lost what it held: it knows {content.book.sequence} leases given and "
+            f"{content.released} taken back, but {mark.granted} and {mark.released} were written; its write-ahead log "
+            "was cut off or removed, or the file is an older copy"
+        )
+
+
+def check_size(files: LedgerFiles) -> None:
+    """See that the file ends with a whole page; to be asked after a checkpoint, which completes a torn last page.
+
+    Raises:
+        LedgerDamaged: a part of the last page is missing.
+    """
+    size = files.database.stat().st_size
+    if size % PAGE:
+        raise LedgerDamaged(f"the ledger {files.database} was cut off at byte {size}, inside a page")
+
+
+def problems(connection: sqlite3.Connection) -> list[str]:
+    """All that is wrong with the file, for people; the thorough check that includes every index."""
+    found: list[str] = []
+    try:
+        found += [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
+        check_file(connection)
+        if version_of(connection) == VERSION:
+            read_content(connection)
+    except (LedgerDamaged, LedgerTooNew) as error:
+        found.append(error.message)
+    except RowError as error:
+        found.append(str(error))
+    except sqlite3.Error as error:
+        found.append(describe(error))
+    return found

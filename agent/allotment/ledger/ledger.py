@@ -1,0 +1,295 @@
+"""The ledger as the rest of the agent sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from typing import TYPE_CHECKING
+
+from allotment.addressing.book import BookState
+from allotment.addressing.errors import InternalError, LedgerDamaged, LedgerUnavailable
+from allotment.ledger.ballast import BALLAST_BYTES, Ballast
+from allotment.ledger.changes import DeleteObject, PutObject
+from allotment.ledger.connection import connect
+from allotment.ledger.database import Database
+from allotment.ledger.failures import Trouble, describe, free_bytes, is_full, trouble_of
+from allotment.ledger.files import LedgerFiles, finish_replacement
+from allotment.ledger.health import LedgerHealth, LedgerObserver, LedgerState, SilentObserver
+from allotment.ledger.history import HistoryQuery, HistoryRow, read_history
+from allotment.ledger.replacement import create
+from allotment.ledger.rows import RowError
+from allotment.ledger.state import Content, new_ledger_id
+from allotment.ledger.writer import Request, Writer
+from allotment.observe.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from allotment.addressing.address import Address
+    from allotment.addressing.lease import Change
+
+__all__ = ["HISTORY_ROWS", "Ledger"]
+
+HISTORY_ROWS = 100_000
+
+
+class Ledger:
+    """The lease ledger of one node. `open` makes one; all else is called on one event loop.
+
+    The owner of the lease book writes each decision with `submit` and lets it take effect in a callback of the
+    future it gets, because the disk may have a change although nobody waits for it any more. `snapshot` must say
+    exactly what took effect so: after a failure of the disk it is what the new file holds.
+    """
+
+    def __init__(
+        self,
+        files: LedgerFiles,
+        database: Database,
+        found: Content,
+        *,
+        boot: str,
+        snapshot: Callable[[], BookState],
+        clock: Clock,
+        history_rows: int,
+        ballast_bytes: int,
+        observer: LedgerObserver,
+    ) -> None:
+        self.ledger_id = found.ledger_id
+        """A UUID that was made with the ledger and stays with it."""
+        self.earlier_boot = found.boot
+        """The boot ID that the ledger was last opened under; another than `boot` means that the machine restarted."""
+        self._boot = boot
+        self._snapshot = snapshot
+        self._files = files
+        self._clock = clock
+        self._found: BookState | None = found.book
+        self._objects = dict(found.objects)
+        self._writer = Writer(
+            database,
+            files,
+            Ballast(files.ballast, ballast_bytes),
+            content=self._content,
+            written=self._written,
+            history_limit=history_rows,
+            clock=clock,
+            observer=observer,
+        )
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        *,
+        boot: str,
+        snapshot: Callable[[], BookState],
+        clock: Clock | None = None,
+        history_rows: int = HISTORY_ROWS,
+        ballast_bytes: int = BALLAST_BYTES,
+        observer: LedgerObserver | None = None,
+    ) -> Ledger:
+        """Open the ledger in `folder`, which exists and is ours alone (`StateLock`), or make one.
+
+        A replacement of the file that a crash cut short is finished first. `boot` is the kernel's boot ID.
+
+        Raises:
+            LedgerDamaged: it doesn't say what was written: `set_aside`, open again, rebuild.
+            LedgerTooNew: a newer release wrote it.
+            LedgerUnavailable: it can't be opened or made now; nothing speaks against it.
+        """
+        files = LedgerFiles(folder)
+        try:
+            finish_replacement(files, "the disk failed while this ledger was in use", clock=clock)
+            files.clear_draft()
+            if not files.database.exists():
+                _create(files, boot)
+        except (OSError, sqlite3.Error) as error:
+            hint = "its disk is full; free some space there" if is_full(error) else "see to the disk it is on"
+            raise LedgerUnavailable(f"no ledger can be made in {folder}: {describe(error)}; {hint}") from error
+        database, found = _open(files, boot, history_rows)
+        return cls(
+            files,
+            database,
+            found,
+            boot=boot,
+            snapshot=snapshot,
+            clock=clock or SystemClock(boot),
+            history_rows=history_rows,
+            ballast_bytes=ballast_bytes,
+            observer=observer or SilentObserver(),
+        )
+
+    def load(self) -> BookState:
+        """What the ledger held when it was opened; to be taken once, before the first change.
+
+        Raises:
+            InternalError: it was taken before.
+        """
+        found, self._found = self._found, None
+        if found is None:
+            raise InternalError("the ledger was loaded before")
+        return found
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
+        """Have all of `changes` written, or none; the future is done once the disk has them (fdatasync).
+
+        Many requests share one transaction. What must follow in memory belongs into a callback added to the future
+        at once. Do not cancel the future (wait for it behind `asyncio.shield`): the disk may have the changes.
+
+        The future fails with:
+            LedgerUnavailable: nothing of it is written, and why.
+            InternalError: these changes contradict what is on disk; nothing of it is written.
+        """
+        return self._writer.submit(changes)
+
+    async def commit(self, changes: Sequence[Change]) -> None:
+        """`submit`, and wait. The caller lets it take effect in memory before it awaits anything else.
+
+        Raises:
+            LedgerUnavailable, InternalError: as `submit` says.
+        """
+        await self._writer.submit(changes)
+
+    async def put_object(self, kind: str, name: str, body: bytes) -> None:
+        """Keep `body` under (kind, name).
+
+        Raises:
+            LedgerUnavailable: not now.
+        """
+        await self._writer.submit((PutObject(kind, name, body),))
+
+    async def delete_object(self, kind: str, name: str) -> None:
+        """Keep nothing under (kind, name); that there was nothing is no error.
+
+        Raises:
+            LedgerUnavailable: not now.
+        """
+        await self._writer.submit((DeleteObject(kind, name),))
+
+    def objects(self, kind: str | None = None) -> dict[tuple[str, str], bytes]:
+        """The objects that are on disk, by (kind, name)."""
+        return {key: body for key, body in self._objects.items() if kind is None or key[0] == kind}
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    async def history(
+        self,
+        *,
+        network: str | None = None,
+        address: Address | None = None,
+        workload: str | None = None,
+        pod_uid: str | None = None,
+        container_id: str | None = None,
+        at: float | None = None,
+        limit: int = 100,
+    ) -> list[HistoryRow]:
+        """Ended leases that fit all that is given, newest end first. `at` is a Unix time within the lease.
+
+        Raises:
+            LedgerUnavailable: the file can't be read now.
+        """
+        query = HistoryQuery(network, address, workload, pod_uid, container_id, at, limit)
+        if self._writer.state is LedgerState.FAILED:
+            raise LedgerUnavailable(self._writer.reason)
+        database = self._writer.database
+        try:
+            return await asyncio.to_thread(self._read_history, query)
+        except (sqlite3.Error, RowError) as error:
+            if trouble_of(error, self._files.folder) is Trouble.DISK:
+                self._writer.fail(database, error)
+            raise LedgerUnavailable(f"the history can't be read: {describe(error)}") from error
+
+    def health(self) -> LedgerHealth:
+        """How the ledger is now; from memory and three calls of stat."""
+        writer = self._writer
+        seconds, requests = writer.last_commit
+        return LedgerHealth(
+            state=writer.state,
+            since=max(0.0, self._clock.seconds() - writer.changed_at),
+            reason=writer.reason,
+            database_bytes=_size(self._files.database),
+            wal_bytes=_size(self._files.wal),
+            free_bytes=free_bytes(self._files.folder),
+            last_commit_seconds=seconds,
+            last_commit_requests=requests,
+            last_error=writer.last_error,
+            replaced=writer.replaced,
+        )
+
+    def fault(self) -> str:
+        """Why this node can give no address at all; empty while it can.
+
+        A full disk is not among it: ADD answers that itself, and a node that says 50 loses its pods.
+        """
+        if self._writer.died is not None:
+            return f"the ledger's writer has ended: {self._writer.died!r}"
+        return self._writer.reason if self._writer.state is LedgerState.FAILED else ""
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Wait until the ledger is closed.
+
+        Raises:
+            InternalError: the writer's thread ended by a fault of ours; the process must end too.
+        """
+        await self._writer.watch()
+
+    async def close(self) -> None:
+        """Write what was submitted, checkpoint, and close."""
+        await self._writer.close()
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _content(self) -> Content:
+        return Content(
+            self.ledger_id, self._boot, self._snapshot(), dict(self._objects), self._writer.database.released
+        )
+
+    def _written(self, request: Request) -> None:
+        for write in request.writes:
+            if isinstance(write, PutObject):
+                self._objects[write.kind, write.name] = write.body
+            elif isinstance(write, DeleteObject):
+                self._objects.pop((write.kind, write.name), None)
+
+    def _read_history(self, query: HistoryQuery) -> list[HistoryRow]:
+        with contextlib.closing(connect(self._files.database, read_only=True)) as connection:
+            return read_history(connection, query)
+
+
+def _create(files: LedgerFiles, boot: str) -> None:
+    remains = files.remains()
+    if remains:
+        raise LedgerDamaged(
+            f"the ledger {files.database} is gone, though {' and '.join(remains)} says that there was one"
+        )
+    content = Content(new_ledger_id(), boot, BookState(leases=(), rests=(), sequence=0))
+    try:
+        create(files, content)
+    except (OSError, sqlite3.Error) as error:
+        if not (is_full(error) and files.ballast.exists()):
+            raise
+        files.ballast.unlink()
+        create(files, content)
+
+
+def _open(files: LedgerFiles, boot: str, history_rows: int) -> tuple[Database, Content]:
+    try:
+        return Database.open(files, boot=boot, history_limit=history_rows)
+    except LedgerUnavailable as error:
+        # Even opening takes some room. The ballast is there so that a full disk lets go of what ended.
+        if not (error.__cause__ is not None and is_full(error.__cause__) and files.ballast.exists()):
+            raise
+        files.ballast.unlink()
+        return Database.open(files, boot=boot, history_limit=history_rows)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

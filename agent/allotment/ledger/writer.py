@@ -1,0 +1,449 @@
+"""The writer's thread: group commit, and what becomes of a full or failing disk.
+
+All requests that wait are written in one transaction with one fdatasync; their futures are resolved by one callback
+on the event loop. Nothing polls: the thread sleeps in its queue, with a timeout only while the disk is in trouble.
+
+OPEN ──no room──▶ FULL: the ballast is given up; what takes room is refused, releases are written. It ends when the
+ballast could be made again, tried by every request and every few seconds.
+OPEN, FULL ──I/O error──▶ the file is abandoned; a new one is written from what memory says was acknowledged and put
+in its place. When that fails: FAILED, everything is refused, and it is tried again with a growing pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from allotment.addressing.errors import AllotmentError, InternalError, LedgerUnavailable
+from allotment.ledger.changes import gives
+from allotment.ledger.checkpointer import Checkpointer
+from allotment.ledger.failures import Trouble, describe, free_bytes, is_full, trouble_of
+from allotment.ledger.health import LedgerObserver, LedgerState
+from allotment.ledger.replacement import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from allotment.ledger.ballast import Ballast
+    from allotment.ledger.changes import Write
+    from allotment.ledger.database import Database
+    from allotment.ledger.files import LedgerFiles
+    from allotment.ledger.state import Content
+    from allotment.observe.clock import Clock
+
+__all__ = ["Request", "Writer"]
+
+_BATCH: Final = 512
+_PAUSE_FIRST: Final = 0.5
+_PAUSE_MOST: Final = 30.0
+_CALM: Final = 600.0
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What one caller wants written, all or none."""
+
+    writes: tuple[Write, ...]
+    future: asyncio.Future[None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Failed:
+    """Somebody else than the writer met an error of the disk on this file."""
+
+    database: Database
+    error: Exception
+
+
+class _Stop:
+    """The last item of the queue."""
+
+
+_Item: TypeAlias = Request | _Failed | _Stop
+_Outcome: TypeAlias = tuple[Request, AllotmentError | None]
+
+
+class Writer:
+    """Owns the database, its state, and the thread that writes.
+
+    `content` is called on the event loop and returns what must be on disk: exactly what was acknowledged. `written`
+    is called there too, with each request that is on disk, before its future is resolved.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        files: LedgerFiles,
+        ballast: Ballast,
+        *,
+        content: Callable[[], Content],
+        written: Callable[[Request], None],
+        history_limit: int,
+        clock: Clock,
+        observer: LedgerObserver,
+    ) -> None:
+        self.database = database
+        self.state = LedgerState.OPEN
+        self.reason = ""
+        self.changed_at = clock.seconds()
+        self.last_error = ""
+        self.replaced = 0
+        self.last_commit = (0.0, 0)
+        self.died: BaseException | None = None
+        self._files = files
+        self._ballast = ballast
+        self._content = content
+        self._written = written
+        self._history_limit = history_limit
+        self._clock = clock
+        self._observer = observer
+        self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._watchers: list[asyncio.Future[None]] = []
+        self._pause = _PAUSE_FIRST
+        self._due = 0.0
+        self._replaced_at = float("-inf")
+        self._checkpointer = Checkpointer(self.fail, files.folder)
+        if not ballast.make():
+            self._enter(LedgerState.FULL, self._full_reason())
+
+    # -- called on the event loop ---------------------------------------------------------------------------------
+
+    def submit(self, writes: Sequence[Write]) -> asyncio.Future[None]:
+        """Have `writes` written; see `Ledger.submit`."""
+        loop = self._started()
+        future = loop.create_future()
+        if self.died is not None:
+            future.set_exception(InternalError(f"the ledger's writer has ended: {self.died!r}; restart the agent"))
+        elif self.state is LedgerState.FAILED:
+            future.set_exception(LedgerUnavailable(self.reason))
+        elif not writes:
+            future.set_result(None)
+        else:
+            self._queue.put(Request(tuple(writes), future))
+        return future
+
+    def fail(self, database: Database, error: Exception) -> None:
+        """Report, from any thread, an error of the disk that was met on `database`."""
+        self._queue.put(_Failed(database, error))
+
+    async def close(self) -> None:
+        """Write what waits, then end the threads and close the file (a file that failed is left as it is)."""
+        loop = self._started()
+        self._queue.put(_Stop())
+        await loop.run_in_executor(None, self._ended.wait)
+
+    async def watch(self) -> None:
+        """See `Ledger.watch`."""
+        loop = self._started()
+        ended = loop.create_future()
+        self._watchers.append(ended)
+        await ended
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        if self._thread is None:
+            self._loop = loop
+            self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
+            self._thread.start()
+        elif loop is not self._loop:
+            raise InternalError("the ledger belongs to another event loop")
+        return loop
+
+    # -- the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+            self._end()
+        except BaseException as error:  # noqa: BLE001  # a fault of ours: nobody may wait for this thread for ever
+            self.died = error
+            self.database.abandon()
+            self._refuse_rest()
+            self._post(self._observer.changed, LedgerState.FAILED, f"the ledger's writer has ended: {error!r}")
+        finally:
+            self._checkpointer.stop()
+            self._ended.set()
+            self._post(self._tell_watchers)
+
+    def _turn(self) -> bool:
+        """Do what is waiting, or what is due. False when told to stop."""
+        requests: list[Request] = []
+        going = True
+        for item in self._take():
+            match item:
+                case Request():
+                    requests.append(item)
+                case _Failed(database, error):
+                    if database is self.database and not database.abandoned:
+                        self._disk_failed(error)
+                case _Stop():
+                    going = False
+        if self.state is LedgerState.FAILED and self._is_due():
+            self._replace()
+        if requests:
+            self._write(requests)
+        if self.state is LedgerState.FULL and self._is_due():
+            self._try_ballast()
+        return going
+
+    def _take(self) -> list[_Item]:
+        """Everything that waits, up to a batch; sleeps until there is something, or something is due."""
+        timeout = None
+        if self.state is not LedgerState.OPEN:
+            timeout = max(0.0, self._due - self._clock.seconds())
+        try:
+            items = [self._queue.get(timeout=timeout)]
+        except queue.Empty:
+            self._due = self._clock.seconds()
+            return []
+        with contextlib.suppress(queue.Empty):
+            while len(items) < _BATCH and not isinstance(items[-1], _Stop):
+                items.append(self._queue.get_nowait())
+        return items
+
+    def _write(self, requests: list[Request]) -> None:
+        if self.state is LedgerState.FULL and any(gives(request.writes) for request in requests):
+            self._try_ballast()
+        if self.state is LedgerState.FAILED:
+            self._refuse(requests, self.reason)
+        elif self.state is LedgerState.FULL:
+            self._write_what_gives_back(requests)
+        else:
+            self._attempt(requests)
+
+    def _write_what_gives_back(self, requests: list[Request]) -> None:
+        self._refuse([request for request in requests if gives(request.writes)], self.reason)
+        self._attempt([request for request in requests if not gives(request.writes)])
+
+    def _attempt(self, requests: list[Request]) -> None:
+        if not requests:
+            return
+        began = self._clock.seconds()
+        try:
+            results = self.database.transact([request.writes for request in requests])
+        except Exception as error:  # noqa: BLE001  # told apart by code, below
+            self._not_written(requests, error)
+            return
+        seconds = self._clock.seconds() - began
+        self.last_commit = (seconds, len(requests))
+        outcomes = [(request, _told(error)) for request, error in zip(requests, results, strict=True)]
+        self._post(self._resolve, outcomes, seconds)
+        self._checkpointer.wake(self.database, sum(len(request.writes) for request in requests))
+        if self._checkpointer.is_behind:
+            self._help_checkpointer()
+
+    def _help_checkpointer(self) -> None:
+        try:
+            self._checkpointer.help(self.database)
+        except Exception as error:  # noqa: BLE001  # told apart by code; all but a failing disk can wait
+            if trouble_of(error, self._files.folder) is Trouble.DISK:
+                self._disk_failed(error)
+
+    def _not_written(self, requests: list[Request], error: Exception) -> None:
+        trouble = trouble_of(error, self._files.folder)
+        self.last_error = describe(error)
+        self._post(self._observer.refused, trouble.value)
+        match trouble:
+            case Trouble.FULL:
+                again = self.state is LedgerState.OPEN
+                self._ballast.drop()
+                self._enter(LedgerState.FULL, self._full_reason())
+                if again:
+                    self._write_what_gives_back(requests)
+                else:
+                    self._refuse(requests, self.reason)
+            case Trouble.BUSY | Trouble.CALLER:
+                self._refuse(requests, f"the ledger can't be written now: {describe(error)}")
+            case Trouble.DISK:
+                # What was in flight is refused before memory is asked what was acknowledged.
+                self._refuse(requests, f"the ledger's disk failed: {describe(error)}")
+                self._disk_failed(error)
+
+    # -- a full disk ----------------------------------------------------------------------------------------------
+
+    def _try_ballast(self) -> None:
+        now = self._clock.seconds()
+        if self._ballast.make():
+            self._enter(LedgerState.OPEN, "")
+        elif now >= self._due:
+            self._put_off(now)
+        self.reason = self._full_reason() if self.state is LedgerState.FULL else self.reason
+
+    def _full_reason(self) -> str:
+        free = free_bytes(self._files.folder)
+        return (
+            f"the disk of the state folder {self._files.folder} is full ({free // 1024} KiB free, "
+            f"{self._ballast.needs // 1024} KiB needed): no address is given until there is room; free some space "
+            "there, service then resumes by itself"
+        )
+
+    # -- a failing disk -------------------------------------------------------------------------------------------
+
+    def _disk_failed(self, error: Exception) -> None:
+        self.last_error = describe(error)
+        self.database.abandon()
+        now = self._clock.seconds()
+        if now - self._replaced_at > _CALM:
+            self._pause = _PAUSE_FIRST
+            self._replace()
+        else:  # a disk that fails again and again is not worn out with whole files
+            self._enter(LedgerState.FAILED, self._failed_reason(error))
+            self._put_off(now)
+
+    def _replace(self) -> None:
+        """Put a new file with what memory knows in the place of the one that failed."""
+        try:
+            content = self._ask_memory()
+            database = self._new_database(content)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the answer is to try again later
+            self.last_error = describe(error)
+            self._enter(LedgerState.FAILED, self._failed_reason(error))
+            self._put_off(self._clock.seconds())
+            return
+        self.database.close_moved()
+        self.database = database
+        self.replaced += 1
+        self._replaced_at = self._clock.seconds()
+        has_ballast = self._ballast.make()
+        self._enter(LedgerState.OPEN if has_ballast else LedgerState.FULL, "" if has_ballast else self._full_reason())
+
+    def _new_database(self, content: Content) -> Database:
+        reason = f"the disk failed while this ledger was in use: {self.last_error}"
+        try:
+            return replace(self._files, content, reason, history_limit=self._history_limit, clock=self._clock)
+        except Exception as error:
+            if not (is_full(error) and self._ballast.drop()):
+                raise
+        return replace(self._files, content, reason, history_limit=self._history_limit, clock=self._clock)
+
+    def _failed_reason(self, error: Exception) -> str:
+        return (
+            f"the disk of the state folder {self._files.folder} fails ({describe(error)}): nothing can be written "
+            "down; see to the disk, service then resumes by itself"
+        )
+
+    def _ask_memory(self) -> Content:
+        """What was acknowledged, from the event loop's thread.
+
+        Raises:
+            InternalError: the loop has ended, or what is asked there failed.
+        """
+        answered = threading.Event()
+        answer: list[Content | BaseException] = []
+
+        def ask() -> None:
+            try:
+                answer.append(self._content())
+            except BaseException as error:  # noqa: BLE001  # raised again in the thread that asks
+                answer.append(error)
+            answered.set()
+
+        # The callbacks of futures resolved so far are in the loop's queue already; what is asked has to come after
+        # them, because it is they that make in memory what is on disk.
+        loop = self._loop
+        if loop is None or not self._post(loop.call_soon, ask):
+            raise InternalError("the event loop has ended")
+        while not answered.wait(1.0):
+            if loop.is_closed():
+                raise InternalError("the event loop has ended")
+        if isinstance(answer[0], BaseException):
+            raise InternalError(f"memory could not say what was acknowledged: {answer[0]!r}") from answer[0]
+        return answer[0]
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        self._checkpointer.stop()
+        if self.state is LedgerState.FAILED:
+            self._replace()
+        if not self.database.abandoned:
+            try:
+                self.database.close()
+            except Exception as error:  # noqa: BLE001  # a last try, below
+                self._disk_failed(error)
+                if not self.database.abandoned:
+                    self.database.close()
+        self._refuse_rest()
+
+    def _refuse_rest(self) -> None:
+        rest: list[Request] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                item = self._queue.get_nowait()
+                if isinstance(item, Request):
+                    rest.append(item)
+        self._refuse(rest, "the agent is stopping")
+
+    # -- small parts ----------------------------------------------------------------------------------------------
+
+    def _is_due(self) -> bool:
+        return self._clock.seconds() >= self._due
+
+    def _put_off(self, now: float) -> None:
+        self._due = now + self._pause
+        self._pause = min(self._pause * 2, _PAUSE_MOST)
+
+    def _enter(self, state: LedgerState, reason: str) -> None:
+        self.reason = reason
+        if state is self.state:
+            return
+        if state is LedgerState.FULL:
+            self._pause = _PAUSE_FIRST
+            self._put_off(self._clock.seconds())
+        self.state = state
+        self.changed_at = self._clock.seconds()
+        self._post(self._observer.changed, state, reason)
+
+    def _refuse(self, requests: list[Request], reason: str) -> None:
+        if requests:
+            self._post(self._resolve, [(request, LedgerUnavailable(reason)) for request in requests], None)
+
+    def _post(self, callback: Callable[..., object], *arguments: object) -> bool:
+        """Have the event loop call this; False when it has ended."""
+        if self._loop is None:
+            return False
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:
+            return False
+        return True
+
+    def _resolve(self, outcomes: list[_Outcome], seconds: float | None) -> None:
+        """Tell each caller how it went; runs on the event loop."""
+        for request, error in outcomes:
+            if error is None:
+                self._written(request)
+            if request.future.done():  # cancelled by a caller that should have shielded it; the disk has it anyway
+                continue
+            if error is None:
+                request.future.set_result(None)
+            else:
+                request.future.set_exception(error)
+        if seconds is not None:
+            self._observer.committed(seconds=seconds, requests=len(outcomes))
+
+    def _tell_watchers(self) -> None:
+        for watcher in self._watchers:
+            if watcher.done():
+                continue
+            if self.died is None:
+                watcher.set_result(None)
+            else:
+                watcher.set_exception(InternalError(f"the ledger's writer has ended: {self.died!r}"))
+
+
+def _told(error: Exception | None) -> AllotmentError | None:
+    """What a caller is told whose change alone could not be written."""
+    if error is None or isinstance(error, AllotmentError):
+        return error
+    told = InternalError(f"the ledger refuses a change: {describe(error)}")
+    told.__cause__ = error
+    return told
