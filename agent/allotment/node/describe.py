@@ -8,7 +8,7 @@ from allotment.addressing.edges import edge_name
 from allotment.addressing.errors import ConfigError, NetworkDraining
 from allotment.addressing.lease import LeaseKind
 from allotment.api.meta import NODE_FINALIZER
-from allotment.node.reports import Ended, HistoryEntry, LeaseReport, NetworkReport, Phase, ProblemReport
+from allotment.node.reports import Ended, HistoryEntry, LeaseReport, NetworkReport, Phase, ProblemReport, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from allotment.addressing.address import Address
     from allotment.addressing.lease import Lease, Owner
     from allotment.addressing.plan import NetworkPlan
-    from allotment.ledger import HistoryRow
+    from allotment.ledger.history import HistoryRow
     from allotment.node.view import FileProblem, View
 
 __all__ = [
@@ -53,7 +53,7 @@ def lease_report(lease: Lease) -> LeaseReport:
         conf_name=owner.conf_name,
         kind=owner.kind.value,
         sequence=lease.sequence,
-        given=lease.wall,
+        given=time_of(lease.wall),
         boot=lease.since.boot,
         seconds=lease.since.seconds,
         netns=lease.netns,
@@ -67,7 +67,7 @@ def current_entry(lease: Lease) -> HistoryEntry:
 
 def past_entry(row: HistoryRow) -> HistoryEntry:
     """A lease that ended."""
-    ended = Ended(row.ended, row.cause.value, row.detail)
+    ended = Ended(time_of(row.ended), row.cause.value, row.detail)
     return _entry(row.owner, str(row.address), row.sequence, row.began, ended)
 
 
@@ -83,7 +83,7 @@ def _entry(owner: Owner, address: str, sequence: int, given: float, ended: Ended
         conf_name=owner.conf_name,
         kind=owner.kind.value,
         sequence=sequence,
-        given=given,
+        given=time_of(given),
         ended=ended,
     )
 

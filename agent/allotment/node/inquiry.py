@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Protocol
 
 from allotment.addressing.address import Family, parse_address
-from allotment.addressing.errors import ConfigError
+from allotment.addressing.errors import AllotmentError, ConfigError
 from allotment.addressing.lease import Moment
 from allotment.addressing.state import StateKind
 from allotment.addressing.utilization import Utilization, of_block, of_network
@@ -39,15 +39,17 @@ from allotment.node.reports import (
     UseReport,
     UtilizationQuery,
     UtilizationReport,
+    time_of,
 )
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
+    from datetime import datetime
 
     from allotment.addressing.address import Address
     from allotment.addressing.book import LeaseBook
     from allotment.addressing.lease import Lease
-    from allotment.ledger import HistoryRow
+    from allotment.ledger.history import HistoryRow
     from allotment.node.view import View
     from allotment.observe.clock import Clock
 
@@ -56,6 +58,8 @@ __all__ = ["MOST_HISTORY", "Inquiry", "PastLeases", "Wanted"]
 MOST_HISTORY = 1000
 """Entries that one answer holds at most; it has to fit in a frame."""
 _PAST_SHOWN = 20
+_MOST_FACTS = 64
+_SCANNED = 20_000
 
 
 class PastLeases(Protocol):
@@ -157,23 +161,19 @@ class Inquiry:
             raise ConfigError(f"--limit: {query.limit} is not from 1 to {MOST_HISTORY}")
         wanted = Wanted(network=query.network, pod=query.pod, container=query.container, address=query.address)
         more = query.limit + 1
-        rows = await self._past.history(
-            network=query.network or None,
-            address=wanted.address,
-            workload=wanted.workload,
-            container_id=query.container or None,
-            at=query.at,
-            limit=more,
-        )
+        at = None if query.at is None else query.at.timestamp()
+        past, unknown = await self._ended(wanted, more, at)
         held = (
             lease
             for lease in self._book.leases(query.network or None)
-            if wanted.fits(lease) and (query.at is None or lease.wall <= query.at)
+            if wanted.fits(lease) and (at is None or lease.wall <= at)
         )
         current = heapq.nlargest(more, held, key=lambda lease: (lease.wall, lease.sequence))
-        entries = [*map(current_entry, current), *map(past_entry, rows)]
+        entries = [*map(current_entry, current), *past]
         entries.sort(key=_event, reverse=True)
-        return HistoryReport(entries=tuple(entries[: query.limit]), cut=len(entries) > query.limit)
+        return HistoryReport(
+            entries=tuple(entries[: query.limit]), cut=len(entries) > query.limit, past_unknown=unknown
+        )
 
     # -- utilization
 
@@ -214,39 +214,62 @@ class Inquiry:
         address = _as_address(subject)
         if address is not None:
             facts = tuple([facts async for facts in self._of_address(address)])
-            past = await self._past.history(address=address, limit=_PAST_SHOWN)
-            return self._report(str(address), Subject.ADDRESS, facts, past)
+            return await self._report(str(address), Subject.ADDRESS, facts, Wanted(address=subject))
         if "/" in subject:
-            namespace, name = split_pod(subject)
-            leases = self.leases(LeasesQuery(pod=subject))
-            past = await self._past.history(workload=f"{namespace}.{name}", limit=_PAST_SHOWN)
-            kind = Subject.POD
+            kind, wanted = Subject.POD, Wanted(pod=subject)
         else:
-            if len(subject) < SHORTEST_PREFIX and not any(
-                lease.owner.container_id == subject for lease in self._book.leases()
-            ):
-                raise ConfigError(
-                    f"{subject!r} is neither an address nor NAMESPACE/POD, and too short for a container ID: "
-                    f"write {SHORTEST_PREFIX} of its characters or more"
-                )
-            leases = self.leases(LeasesQuery(container=subject))
-            past = await self._past.history(container_id=subject, limit=_PAST_SHOWN)
-            kind = Subject.CONTAINER
-        ordered = sorted(leases, key=lambda lease: (lease.owner.network, lease.owner.interface, lease.address))
-        facts = tuple([await self._in_network(lease.address, lease.owner.network) for lease in ordered])
-        return self._report(subject, kind, facts, past)
+            kind, wanted = Subject.CONTAINER, Wanted(container=subject)
+        leases = [lease for lease in self._book.leases() if wanted.fits(lease)]
+        if kind is Subject.CONTAINER and len(subject) < SHORTEST_PREFIX and not leases:
+            raise ConfigError(
+                f"{subject!r} is neither an address nor NAMESPACE/POD, and too short for a container ID: "
+                f"write {SHORTEST_PREFIX} of its characters or more"
+            )
+        leases.sort(key=lambda lease: (lease.owner.network, lease.owner.interface, lease.address))
+        facts = tuple([await self._in_network(lease.address, lease.owner.network) for lease in leases[:_MOST_FACTS]])
+        return await self._report(subject, kind, facts, wanted)
 
-    def _report(
-        self, subject: str, kind: Subject, facts: tuple[AddressFacts, ...], past: Sequence[HistoryRow]
+    async def _report(
+        self, subject: str, kind: Subject, facts: tuple[AddressFacts, ...], wanted: Wanted
     ) -> ExplainReport:
+        past, unknown = await self._ended(wanted, _PAST_SHOWN)
         return ExplainReport(
             subject=subject,
             kind=kind,
             addresses=facts,
-            past=tuple(map(past_entry, past)),
+            past=past,
+            past_unknown=unknown,
             networks=tuple(self._names()),
-            wall=self._clock.wall(),
+            asked=time_of(self._clock.wall()),
         )
+
+    async def _ended(self, wanted: Wanted, limit: int, at: float | None = None) -> tuple[tuple[HistoryEntry, ...], str]:
+        """Leases that ended, newest first; or why that can't be read now, which spoils no other answer."""
+        try:
+            rows = await self._past.history(
+                network=wanted.network or None,
+                address=wanted.address,
+                workload=wanted.workload,
+                container_id=wanted.container or None,
+                at=at,
+                limit=limit,
+            )
+            if wanted.container and not rows:
+                rows = await self._by_first_characters(wanted, limit, at)
+        except AllotmentError as error:
+            return (), error.message
+        return tuple(map(past_entry, rows)), ""
+
+    async def _by_first_characters(self, wanted: Wanted, limit: int, at: float | None) -> Sequence[HistoryRow]:
+        """The same for a container named by its first characters, among the latest rows."""
+        rows = await self._past.history(
+            network=wanted.network or None,
+            address=wanted.address,
+            workload=wanted.workload,
+            at=at,
+            limit=_SCANNED,
+        )
+        return [row for row in rows if means_container(wanted.container, row.owner.container_id)][:limit]
 
     async def _of_address(self, address: Address) -> AsyncIterator[AddressFacts]:
         """The address in each network that knows it; in none, it is foreign."""
@@ -266,7 +289,7 @@ class Inquiry:
         view = self._view()
         state = self._book.state_of(name, address, self.now())
         phase, reason = phase_of(name, plan, view)
-        last = await self._past.history(network=name, address=address, limit=1)
+        last, _ = await self._ended(Wanted(network=name, address=str(address)), 1)
         subnet = next((prefix for prefix in plan.subnets if address in prefix), None) if plan is not None else None
         block = state.block if state.block is not None else state.lease.block if state.lease is not None else None
         return AddressFacts(
@@ -279,14 +302,14 @@ class Inquiry:
             block=str(block) if block is not None else "",
             held_back=held_back(address, plan, view) if plan is not None else (),
             lease=lease_report(state.lease) if state.lease is not None else None,
-            last=past_entry(last[0]) if last else None,
-            released=state.released,
+            last=last[0] if last else None,
+            released=None if state.released is None else time_of(state.released),
             cooling_left=state.remaining,
             cooldown=plan.cooldown if plan is not None else 0.0,
         )
 
 
-def _event(entry: HistoryEntry) -> tuple[float, int]:
+def _event(entry: HistoryEntry) -> tuple[datetime, int]:
     return (entry.given if entry.ended is None else entry.ended.at, entry.sequence)
 
 

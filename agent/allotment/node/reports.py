@@ -1,13 +1,14 @@
 """What the CLI asks and what it is told: the one set of types that the agent encodes and the CLI decodes.
 
-The same types are made from the ledger when the agent is down (`allotment.node.offline`). Times are Unix time in
-seconds (for people, I13) unless a name says that it is a duration. Counts that can pass 2^63 are decimal text, as in
-the objects' status. Text that may be missing is empty.
+The same types are made from the ledger when the agent is down (`allotment.node.offline`). Times are wall time, for
+people (I13), in RFC 3339 on the wire; durations are seconds. Counts that can pass 2^63 are decimal text, as in the
+objects' status. Text that may be missing is empty.
 """
 
 # No postponed annotations here: msgspec reads the types when a class is made.
 
 import enum
+from datetime import UTC, datetime
 from typing import TypeVar
 
 import msgspec
@@ -46,7 +47,16 @@ __all__ = [
     "decode_answer",
     "decode_question",
     "encode",
+    "time_of",
 ]
+
+
+def time_of(wall: float) -> datetime:
+    """Unix time as the reports have it; what no calendar can hold becomes the nearest that one can."""
+    return datetime.fromtimestamp(min(max(wall, 0.0), _LATEST), UTC)
+
+
+_LATEST = 253_402_300_799.0  # the end of the year 9999
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
@@ -55,7 +65,7 @@ class _Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """Arguments of a query: a field that the agent doesn't know is refused, or it would answer another question."""
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _Answer(msgspec.Struct, frozen=True, rename="camel"):
     """Part of an answer: a field that the CLI doesn't know is passed over."""
 
 
@@ -86,7 +96,7 @@ class LeaseReport(_Answer, frozen=True):
     conf_name: str
     kind: str
     sequence: int
-    given: float
+    given: datetime
     boot: str
     seconds: float
     netns: str
@@ -117,14 +127,14 @@ class HistoryQuery(_Question, frozen=True):
     address: str = ""
     pod: str = ""
     container: str = ""
-    at: float | None = None
+    at: datetime | None = None
     limit: int = 50
 
 
 class Ended(_Answer, frozen=True):
     """How a lease ended."""
 
-    at: float
+    at: datetime
     cause: str
     detail: str
 
@@ -142,15 +152,19 @@ class HistoryEntry(_Answer, frozen=True):
     conf_name: str
     kind: str
     sequence: int
-    given: float
+    given: datetime
     ended: Ended | None = None
 
 
 class HistoryReport(_Answer, frozen=True):
-    """The newest first. `cut` means that there are more than the limit."""
+    """The newest first. `cut` means that there are more than the limit.
+
+    `past_unknown` says why leases that ended couldn't be looked up; those that are held are there all the same.
+    """
 
     entries: tuple[HistoryEntry, ...] = ()
     cut: bool = False
+    past_unknown: str = ""
 
 
 # -- explain ----------------------------------------------------------------------------------------------------------
@@ -198,7 +212,7 @@ class AddressFacts(_Answer, frozen=True):
     held_back: tuple[str, ...] = ()
     lease: LeaseReport | None = None
     last: HistoryEntry | None = None
-    released: float | None = None
+    released: datetime | None = None
     cooling_left: float | None = None
     cooldown: float = 0.0
 
@@ -213,8 +227,9 @@ class ExplainReport(_Answer, frozen=True):
     kind: Subject
     addresses: tuple[AddressFacts, ...] = ()
     past: tuple[HistoryEntry, ...] = ()
+    past_unknown: str = ""
     networks: tuple[str, ...] = ()
-    wall: float = 0.0
+    asked: datetime | None = None
 
 
 # -- utilization ------------------------------------------------------------------------------------------------------
@@ -292,7 +307,7 @@ class LedgerReport(_Answer, frozen=True):
     folder: str
     size: int
     free: int
-    last_write: float | None = None
+    last_write: datetime | None = None
     reason: str = ""
     last_error: str = ""
 
@@ -328,13 +343,13 @@ class StatusReport(_Answer, frozen=True):
     source: SourceReport
     spool: SpoolReport
     networks: tuple[NetworkReport, ...] = ()
-    started: float | None = None
+    started: datetime | None = None
     uptime: float | None = None
     not_serving: str = ""
     leases: int = 0
     resting: int = 0
     in_flight: int = 0
-    wall: float = 0.0
+    asked: datetime | None = None
     down: str = ""
 
 

@@ -1,0 +1,204 @@
+"""`Queries`: what the running agent answers to the CLI, over the same socket as the CNI.
+
+All but `gc` only look. Answers come from memory, and the history from the ledger's file; nothing here can make an
+ADD wait for longer than it takes to encode one answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from allotment import __version__
+from allotment.addressing.address import parse_address
+from allotment.addressing.errors import ConfigError
+from allotment.addressing.lease import Cause
+from allotment.node.describe import lease_report, problem_reports
+from allotment.node.inquiry import Inquiry
+from allotment.node.kept import count_kept
+from allotment.node.ledger_look import last_write
+from allotment.node.listings import Listings
+from allotment.node.reports import (
+    ExplainQuery,
+    GcItem,
+    GcKept,
+    GcQuery,
+    GcReport,
+    HistoryQuery,
+    LeasesQuery,
+    LeasesReport,
+    LedgerReport,
+    SourceReport,
+    StatusQuery,
+    StatusReport,
+    UtilizationQuery,
+    decode_question,
+    encode,
+    time_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+
+    from allotment.addressing.book import LeaseBook
+    from allotment.addressing.lease import Lease
+    from allotment.ledger.ledger import Ledger
+    from allotment.node.attachments import Attachments
+    from allotment.node.settings import Settings
+    from allotment.node.spool import Spool
+    from allotment.node.view import View
+    from allotment.observe.clock import Clock
+
+__all__ = ["PAGE", "Queries", "source_report"]
+
+PAGE = 1500
+"""Leases in one answer: with the longest names that are accepted, they fit in a frame of 1 MiB."""
+_MOST_FREED = 5000
+
+
+class Queries:
+    """The questions that this agent can be asked."""
+
+    def __init__(
+        self,
+        *,
+        book: LeaseBook,
+        ledger: Ledger,
+        view: Callable[[], View],
+        attachments: Attachments,
+        spool: Spool,
+        settings: Settings,
+        clock: Clock,
+        not_ready: Callable[[], str],
+        in_flight: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._book = book
+        self._ledger = ledger
+        self._view = view
+        self._attachments = attachments
+        self._spool = spool
+        self._settings = settings
+        self._clock = clock
+        self._not_ready = not_ready
+        self._in_flight = in_flight
+        self._started = (clock.wall(), clock.seconds())
+        self._inquiry = Inquiry(book, ledger, view, clock)
+        self._listings: Listings[Lease] = Listings(clock, PAGE)
+
+    def table(self) -> Mapping[str, Callable[[bytes], Awaitable[bytes]]]:
+        """Each question by its name; arguments and answers are the JSON of `allotment.node.reports`."""
+        return {
+            "status": self._status,
+            "leases": self._leases,
+            "explain": self._explain,
+            "history": self._history,
+            "utilization": self._utilization,
+            "gc": self._gc,
+        }
+
+    def count_in_flight(self, count: Callable[[], int]) -> None:
+        """Have `count` say how many requests are being worked on; the server is made after its handler."""
+        self._in_flight = count
+
+    # -- looking
+
+    async def _status(self, arguments: bytes) -> bytes:
+        decode_question(arguments, StatusQuery)
+        networks = self._inquiry.networks()
+        state = self._book.snapshot()
+        wall, seconds = self._started
+        report = StatusReport(
+            node=self._settings.node,
+            version=__version__,
+            running=True,
+            ledger=self._ledger_report(),
+            source=source_report(self._view(), self._settings.manifests),
+            spool=count_kept(self._settings.spool_dir),
+            networks=networks,
+            started=time_of(wall),
+            uptime=self._clock.seconds() - seconds,
+            not_serving=self._not_ready(),
+            leases=len(state.leases),
+            resting=sum(rest.last.value - rest.first.value + 1 for rest in state.rests),
+            in_flight=self._in_flight(),
+            asked=time_of(self._clock.wall()),
+        )
+        return encode(report)
+
+    def _ledger_report(self) -> LedgerReport:
+        health = self._ledger.health()
+        folder = self._settings.state_dir
+        return LedgerReport(
+            state=health.state.value,
+            ledger_id=self._ledger.ledger_id,
+            folder=str(folder),
+            size=health.database_bytes + health.wal_bytes,
+            free=health.free_bytes,
+            last_write=last_write(folder),
+            reason=health.reason,
+            last_error=health.last_error,
+        )
+
+    async def _leases(self, arguments: bytes) -> bytes:
+        query = decode_question(arguments, LeasesQuery)
+        if query.more:
+            found = self._listings.go_on(query.more)
+            if found is None:
+                return encode(LeasesReport(expired=True))
+        else:
+            found = self._listings.begin(self._inquiry.leases(query))
+        leases, more = found
+        return encode(LeasesReport(tuple(map(lease_report, leases)), more))
+
+    async def _explain(self, arguments: bytes) -> bytes:
+        return encode(await self._inquiry.explain(decode_question(arguments, ExplainQuery).subject))
+
+    async def _history(self, arguments: bytes) -> bytes:
+        return encode(await self._inquiry.history(decode_question(arguments, HistoryQuery)))
+
+    async def _utilization(self, arguments: bytes) -> bytes:
+        return encode(self._inquiry.utilization(decode_question(arguments, UtilizationQuery)))
+
+    # -- freeing, on an operator's word
+
+    async def _gc(self, arguments: bytes) -> bytes:
+        query = decode_question(arguments, GcQuery)
+        if len(query.items) > _MOST_FREED:
+            raise ConfigError(f"at most {_MOST_FREED} leases are freed by one question; ask several times")
+        meant: list[Lease] = []
+        kept: list[GcKept] = []
+        for item in query.items:
+            lease, why = self._meant(item)
+            if lease is not None:
+                meant.append(lease)
+            else:
+                kept.append(GcKept(item.network, item.address, why))
+        freed = await self._attachments.remove(meant, Cause.OPERATOR, query.detail)
+        done = {lease.sequence for lease in freed}
+        kept += [
+            GcKept(lease.owner.network, str(lease.address), "a request for it is being worked on; look again")
+            for lease in meant
+            if lease.sequence not in done
+        ]
+        return encode(GcReport(tuple(map(lease_report, freed)), tuple(kept)))
+
+    def _meant(self, item: GcItem) -> tuple[Lease | None, str]:
+        """The very lease that is meant (I7), or why there is none."""
+        lease = self._book.at(item.network, parse_address(item.address))
+        if lease is None:
+            return None, "it is free already"
+        if lease.sequence != item.sequence:
+            return None, "it has been given to another owner since"
+        return lease, ""
+
+
+def source_report(view: View, manifests: Path | None) -> SourceReport:
+    """Where the objects come from and what is wrong there."""
+    return SourceReport(
+        kind="manifests",
+        place=str(manifests) if manifests is not None else "",
+        synced=view.synced,
+        doubted=view.doubted,
+        problems=problem_reports(view.problems),
+        warnings=problem_reports(view.warnings),
+    )
