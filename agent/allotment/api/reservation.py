@@ -5,8 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from allotment.addressing.address import parse_prefix
-from allotment.addressing.intervals import IntervalSet
+from allotment.addressing.address import Prefix, parse_prefix
 from allotment.api.meta import API_VERSION, ObjectMeta, Record, limits
 from allotment.api.network import CIDR
 
@@ -19,9 +18,9 @@ class IPReservationSpec(Record, frozen=True):
     reserved_cidrs: Annotated[tuple[CIDR, ...], limits(maxItems=1024)]
 
     @property
-    def addresses(self) -> IntervalSet:
-        """`reserved_cidrs`, parsed, as one set. Raises ConfigError where the object was not validated."""
-        return IntervalSet.of(*(parse_prefix(text) for text in self.reserved_cidrs))
+    def prefixes(self) -> tuple[Prefix, ...]:
+        """`reserved_cidrs`, parsed. Raises ConfigError where the object was not validated."""
+        return tuple(parse_prefix(text) for text in self.reserved_cidrs)
 
 
 class IPReservation(Record, frozen=True):
