@@ -51,7 +51,7 @@ class Address(NamedTuple):
             return f"{value >> 24}.{value >> 16 & 255}.{value >> 8 & 255}.{value & 255}"
         return str(ipaddress.IPv6Address(self.value))
 
-    def __add__(self, step: object) -> Address:  # type: ignore[override]  # an address is no sequence to a caller
+    def __add__(self, step: object) -> Address:
         """The address `step` further on; ValueError when that leaves the family."""
         if not isinstance(step, int):
             return NotImplemented

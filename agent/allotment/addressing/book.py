@@ -11,6 +11,7 @@ One caller owns the book and calls it from one thread. Misuse is an `InternalErr
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from allotment.addressing.lease import AttachmentKey, Change, Owner
     from allotment.addressing.plan import NetworkPlan
 
-__all__ = ["HOUSEKEEPING", "Ask", "BookState", "LeaseBook", "Proposal", "Removal"]
+__all__ = ["HOUSEKEEPING", "Ask", "BookState", "Claimed", "LeaseBook", "Proposal", "Removal"]
 
 HOUSEKEEPING = 2048
 """How many rests one call of `housekeeping` looks at, at most about."""
@@ -49,6 +50,15 @@ class Ask:
     netns: str = ""
     requested: tuple[Address, ...] = ()
     one_block: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """An address that an owner has already, as somebody else than the ledger knows."""
+
+    owner: Owner
+    address: Address
+    netns: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +156,14 @@ class LeaseBook:
             self._holdings(name).apply(wanted.get(name))
         self._drop_idle()
 
+    def networks(self) -> tuple[str, ...]:
+        """The names of the networks that have a plan, ascending."""
+        return tuple(sorted(name for name, holdings in self._networks.items() if holdings.plan is not None))
+
+    def giving(self, network: str) -> bool:
+        """Whether an address of the network is held by a proposal that is neither committed nor cancelled."""
+        return any(key[0] == network for key in self._giving)
+
     def plan(self, network: str) -> NetworkPlan | None:
         """The plan that is in force for a network."""
         holdings = self._networks.get(network)
@@ -186,6 +204,35 @@ class LeaseBook:
         choices = choose(holdings, ask.requested, now.seconds, one_block=ask.one_block, node=self._node)
         return self._hold(holdings, ask, choices, now, wall)
 
+    def restore(self, claims: Iterable[Claimed], now: Moment, wall: float) -> Proposal:
+        """Give addresses back to owners who are known to have them already, whatever the plans say of new ones.
+
+        For leases that the disk lost, and for running pods that never had one. A claim of an address that has a lease,
+        or lies in no block of this node, is silently not in the result; its owner may have several.
+
+        Raises:
+            InternalError: not loaded, `now` is of another boot, or an owner is being given an address right now.
+        """
+        self._check(now)
+        claims = tuple(claims)
+        for claim in claims:
+            if claim.owner.key in self._giving:
+                raise InternalError(f"container {claim.owner.container_id} is being given an address; restore it later")
+        since = Moment(self._boot, now.seconds)
+        changes: list[Granted] = []
+        for claim in claims:
+            holdings = self._networks.get(claim.owner.network)
+            space = None if holdings is None else holdings.space_of(claim.address)
+            taken = None if space is None else space.take_this(claim.address.value, math.inf)
+            if holdings is None or space is None or taken is None:
+                continue
+            self._sequence += 1
+            owner = shared_owner(claim.owner)
+            lease = Lease(claim.address, space.prefix, owner, self._sequence, since, wall, claim.netns)
+            holdings.hold(lease, taken[1])
+            changes.append(Granted(lease))
+        return self._opened(Proposal(tuple(changes)))
+
     def _hold(self, holdings: Holdings, ask: Ask, choices: list[Choice], now: Moment, wall: float) -> Proposal:
         owner = shared_owner(ask.owner)
         since = Moment(self._boot, now.seconds)
@@ -195,8 +242,11 @@ class LeaseBook:
             lease = Lease(choice.address, choice.block, owner, self._sequence, since, wall, ask.netns)
             holdings.hold(lease, choice.idle)
             changes.append(Granted(lease))
-        proposal = Proposal(tuple(changes))
-        self._giving[owner.key] = proposal
+        return self._opened(Proposal(tuple(changes)))
+
+    def _opened(self, proposal: Proposal) -> Proposal:
+        for change in proposal.changes:
+            self._giving[change.lease.owner.key] = proposal
         return proposal
 
     def commit(self, proposal: Proposal | Removal) -> None:
@@ -341,21 +391,23 @@ class LeaseBook:
             del self._networks[name]
 
     def _unknown(self, network: str) -> UnknownNetwork:
-        known = ", ".join(sorted(name for name, each in self._networks.items() if each.plan is not None))
+        known = ", ".join(self.networks())
         there = f"the networks here are: {known}" if known else "there is no network here yet"
         return UnknownNetwork(f"network {network} is not known on {self._node}; {there}")
 
     def _settle(self, proposal: Proposal) -> None:
-        keys = {granted.lease.owner.key for granted in proposal.changes}
-        if not keys or any(self._giving.get(key) is not proposal for key in keys):
-            raise InternalError("this proposal is not open: it was committed or cancelled, or is not of this book")
+        keys = [granted.lease.owner.key for granted in proposal.changes]
         for key in keys:
-            del self._giving[key]
+            if self._giving.get(key) is not proposal:
+                raise InternalError("this proposal is not open: committed or cancelled before, or of another book")
+        for key in keys:
+            self._giving.pop(key, None)  # twice the same when it is dual-stack
 
     def _end(self, removal: Removal) -> None:
         numbers = [change.lease.sequence for change in removal.changes]
-        if any(self._removing.get(number) is not removal for number in numbers):
-            raise InternalError("this removal is not open: it was committed or cancelled, or is not of this book")
+        for number in numbers:
+            if self._removing.get(number) is not removal:
+                raise InternalError("this removal is not open: committed or cancelled before, or of another book")
         for number in numbers:
             del self._removing[number]
 

@@ -4,7 +4,7 @@
 away, `set_aside` what makes room for a new ledger when one is damaged.
 """
 
-from allotment.ledger.files import set_aside
+from allotment.ledger.files import set_aside, sync_folder
 from allotment.ledger.health import LedgerHealth, LedgerObserver, LedgerState
 from allotment.ledger.history import HistoryQuery, HistoryRow
 from allotment.ledger.ledger import HISTORY_ROWS, Ledger
@@ -24,4 +24,5 @@ __all__ = [
     "LedgerState",
     "StateLock",
     "set_aside",
+    "sync_folder",
 ]

@@ -25,7 +25,7 @@ from allotment.node.turns import Turns
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
-    from allotment.addressing.book import LeaseBook, Proposal, Removal
+    from allotment.addressing.book import Claimed, LeaseBook, Proposal, Removal
     from allotment.addressing.lease import AttachmentKey, Change, Lease
     from allotment.addressing.plan import NetworkPlan
     from allotment.cni.request import CniRequest
@@ -84,6 +84,7 @@ class Attachments:
         self._undo_later: list[tuple[tuple[Lease, ...], Cause, str]] = []
         self._plans_changed = asyncio.Event()
         self._not_serving = "the agent is starting"
+        self._incomplete = False
         self._adopted: dict[tuple[str, str], AttachmentKey] = {}
         self._leases_changed: Callable[[], None] = lambda: None
 
@@ -95,9 +96,14 @@ class Attachments:
         self._plans_changed.set()
         self._plans_changed = asyncio.Event()
 
-    def serve(self, reason_not_to: str = "") -> None:
-        """Begin to give addresses, or (with a reason) stop giving new ones while a rebuild runs."""
+    def serve(self, reason_not_to: str = "", *, incomplete: bool = False) -> None:
+        """Begin to give addresses, or (with a reason) give none yet.
+
+        `incomplete` says that leases are missing from the book until a rebuild has found them: a DEL of one of them
+        would find nothing, so DELs are refused too, and the shim keeps them.
+        """
         self._not_serving = reason_not_to
+        self._incomplete = incomplete
         self._adopted = {
             (lease.netns, lease.owner.interface): lease.owner.key
             for lease in self._book.leases()
@@ -163,6 +169,8 @@ class Attachments:
         Raises:
             LedgerUnavailable: the release can't be put on disk now, so nothing was released.
         """
+        if self._incomplete:
+            raise LedgerUnavailable(f"nothing can be released before all leases are known: {self._not_serving}")
         released: list[Lease] = []
         for key in self._keys_of(request):
             await self._turns.take(key)
@@ -260,11 +268,21 @@ class Attachments:
         taken = [key for key in by_key if self._turns.try_take(key)]
         return await self._remove_holding(taken, [lease for key in taken for lease in by_key[key]], cause, detail)
 
+    async def restore(self, claims: Iterable[Claimed]) -> None:
+        """Give addresses back to owners who have them already, after their leases were lost.
+
+        Raises:
+            LedgerUnavailable: nothing was restored.
+        """
+        proposal = self._book.restore(claims, self.now(), self._clock.wall())
+        if proposal.changes:
+            await asyncio.shield(self._write(proposal))
+
     async def upkeep(self) -> None:
         """One round of housekeeping: coalesce long rests, retry what could not be taken back."""
         changes = self._book.housekeeping(self.now())
         if changes:
-            # When the disk refuses, memory is coalesced already and the rows stay finer, which says the same.
+            # A ledger that refuses this has failed, and is written anew from memory, where it is done already.
             with contextlib.suppress(LedgerUnavailable):
                 await self._store.submit(changes)
         undo, self._undo_later = self._undo_later, []

@@ -1,0 +1,295 @@
+"""The composition root of the agent: settings and clock in, one TaskGroup of parts that run until it is stopped.
+
+Order at start (I15): lock the state folder, open the ledger (or set a damaged one aside), load every lease, listen;
+from then on DEL and CHECK are served, ADDs wait. Then leases of an earlier boot end, a lost ledger is made again,
+the source is heard; and only then is anything handed out.
+
+A part that ends, or fails, takes the process with it: the supervisor outside starts it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from allotment.addressing.book import LeaseBook
+from allotment.addressing.errors import AllotmentError, InternalError, LedgerUnavailable
+from allotment.addressing.lease import Cause, LeaseKind
+from allotment.cni.server import CniServer, Limits, bind
+from allotment.node.allocations import AllocationKeeper
+from allotment.node.attachments import Attachments
+from allotment.node.exposition import Gauges, LedgerMeter, SocketWatcher, http_routes
+from allotment.node.handler import CniHandler
+from allotment.node.plans import network_plans
+from allotment.node.queries import Queries
+from allotment.node.rebuild import living_namespaces, observe_namespaces, read_cni_cache, rebuild
+from allotment.node.spool import Spool
+from allotment.node.start import Started, start_ledger
+from allotment.node.view import View
+from allotment.node.view_cache import ViewCache
+from allotment.observe.http import HttpServer
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from structlog.typing import FilteringBoundLogger
+
+    from allotment.node.settings import Settings
+    from allotment.node.view import Source
+    from allotment.observe.clock import Clock
+    from allotment.observe.metrics import Metrics
+    from allotment.observe.systemd import Notifier
+
+__all__ = ["Agent"]
+
+_UPKEEP = 5.0
+_RETRY = 2.0
+
+
+class _Stopped(Exception):  # noqa: N818  # not an error: the way out of the TaskGroup
+    """The agent was told to stop, and has drained."""
+
+
+class Agent:
+    """One node's agent. `run` returns after `stop`, or raises what made it impossible to go on.
+
+    `make_source` is given the state of the ledger's folder once it is locked; `listener` is a socket that somebody
+    opened for us (socket activation), else one is bound at the configured path.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        metrics: Metrics,
+        notifier: Notifier,
+        make_source: Callable[[], Source],
+        listener: socket.socket | None = None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._log = log
+        self._metrics = metrics
+        self._notifier = notifier
+        self._make_source = make_source
+        self._listener = listener
+        self._stop = asyncio.Event()
+        self._view = View()
+        self._cached: View | None = None
+        self._viewed = asyncio.Event()
+        self._unkept = asyncio.Event()
+        self._starting = "the agent is starting"
+        self._lost = False
+
+    def stop(self) -> None:
+        """Drain and end; may be called from a signal handler of the loop."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Run until stopped.
+
+        Raises:
+            AllotmentError: the agent can't start or can't go on; the message says why and what to do.
+        """
+        book = LeaseBook(self._settings.node)
+        meter = LedgerMeter(self._metrics, self._log)
+        with start_ledger(self._settings, self._clock, book, meter, self._log) as started:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    await self._compose(group, started, book, meter)
+            except* _Stopped:
+                pass
+            except* AllotmentError as failures:
+                raise _first(failures) from failures
+            finally:
+                await started.ledger.close()
+
+    @property
+    def not_ready(self) -> str:
+        """Why this agent isn't ready, for a person; empty when it is."""
+        if self._starting:
+            return self._starting
+        if not self._view.synced and not self._view.doubted:
+            return "the source of objects has not been read yet"
+        return self._view.doubted
+
+    # -- parts ----------------------------------------------------------------------------------------------------
+
+    async def _compose(self, group: asyncio.TaskGroup, started: Started, book: LeaseBook, meter: LedgerMeter) -> None:
+        settings, clock, log = self._settings, self._clock, self._log
+
+        def part(name: str, work: Coroutine[None, None, None]) -> None:
+            group.create_task(_for_ever(name, work), name=name)
+
+        attachments = Attachments(
+            book, started.ledger, clock, spawn=group.create_task, add_wait=settings.add_wait, gc_enabled=settings.gc
+        )
+        self._attachments = attachments
+        self._lost = bool(started.lost)
+        source = self._make_source()
+        keeper = AllocationKeeper(source, book, clock, log, node=settings.node, ledger_id=started.ledger.ledger_id)
+        attachments.on_change(keeper.poke)
+        spool = Spool(settings.spool_dir, attachments, clock, self._metrics, log)
+        cache = ViewCache(started.ledger)
+        self._cached = cache.load()
+        queries = Queries(
+            book=book,
+            ledger=started.ledger,
+            view=lambda: self._view,
+            attachments=attachments,
+            spool=spool,
+            settings=settings,
+            clock=clock,
+            not_ready=lambda: self.not_ready,
+        )
+        handler = CniHandler(attachments, book, clock, self._metrics, log, queries.table())
+        spool.prepare()
+        server = CniServer(
+            handler,
+            self._listener or bind(settings.socket),
+            clock=clock,
+            limits=Limits(connections=settings.request_limit),
+            watcher=SocketWatcher(log),
+        )
+        server.start()
+        Gauges(book, lambda: self._view, clock).register(self._metrics, started.ledger, server)
+        if self._cached is not None:
+            self._take(self._cached, book, keeper)
+        part("source", source.run(lambda view: self._take(view, book, keeper)))
+        part("allocations", keeper.run())
+        part("spool", spool.run())
+        part("upkeep", self._upkeep(attachments))
+        part("view cache", self._keep_views(cache))
+        part("ledger", started.ledger.watch())
+        part("socket", server.wait())
+        http = await self._serve_http()
+        group.create_task(self._begin(started, book), name="begin")
+        group.create_task(self._notifier.keep_alive(clock.sleep), name="watchdog")
+        group.create_task(self._until_stopped(server, http), name="stop")
+
+    def _take(self, view: View, book: LeaseBook, keeper: AllocationKeeper) -> None:
+        """A View from the source (or the one kept from before): plan by it, and let everybody see it."""
+        if view.doubted and not view.networks and self._cached is not None:
+            # The source shows nothing and is not believed: what was known last is served, with what it says of itself.
+            view = replace(self._cached, doubted=view.doubted, problems=view.problems, warnings=view.warnings)
+        elif view.synced and not view.doubted:
+            self._cached = None
+        before, self._view = self._view, view
+        self._attachments.apply(network_plans(view, self._settings.node))
+        keeper.take(view)
+        self._unkept.set()
+        if view.synced or view.doubted:
+            self._viewed.set()
+        if view.problems != before.problems:
+            for problem in view.problems:
+                self._log.error("source problem", problem=str(problem))
+        if view.doubted != before.doubted:
+            self._log.warning("source doubted" if view.doubted else "source in step again", reason=view.doubted)
+
+    async def _begin(self, started: Started, book: LeaseBook) -> None:
+        """What has to be true before the first address is given."""
+        await self._until_done("leases of an earlier boot wait to be released", lambda: self._end_earlier_boots(book))
+        await self._viewed.wait()
+        if started.lost:
+            await self._until_done(
+                f"the ledger is being rebuilt ({started.lost})", lambda: self._rebuild(started, book)
+            )
+        self._say_starting("")
+        self._notifier.ready(f"serving node {self._settings.node}")
+        self._log.info("serving", node=self._settings.node, leases=sum(1 for _ in book.leases()))
+
+    async def _until_done(self, what: str, step: Callable[[], Awaitable[None]]) -> None:
+        """Try a step of the start until it succeeds, saying what is waited for."""
+        self._say_starting(what)
+        while True:
+            try:
+                await step()
+            except AllotmentError as error:
+                self._say_starting(f"{what}: {error.message}")
+                self._log.error("start waits", what=what, error=error.message)
+                await self._clock.sleep(_RETRY)
+            else:
+                return
+
+    def _say_starting(self, reason: str) -> None:
+        self._starting = reason
+        self._attachments.serve(reason, incomplete=bool(reason) and self._lost)
+        if reason:
+            self._notifier.status(reason)
+
+    async def _end_earlier_boots(self, book: LeaseBook) -> None:
+        """After a restart of the machine no sandbox of before exists: its leases end, one look is enough (I8)."""
+        boot = self._clock.boot
+        old = [lease for lease in book.leases() if lease.since.boot != boot and lease.owner.kind is LeaseKind.POD]
+        released = await self._attachments.remove(old, Cause.BOOT, f"boot ID changed to {boot}")
+        if released:
+            self._log.info("released the leases of an earlier boot", leases=len(released))
+
+    async def _rebuild(self, started: Started, book: LeaseBook) -> None:
+        """Make the lost ledger's leases again from what runs."""
+        settings, reason = self._settings, started.lost
+        cached = await asyncio.to_thread(read_cni_cache, settings.cni_cache_dir)
+        observed = await observe_namespaces(settings.netns_dir)
+        living = await living_namespaces(attachment.netns for attachment in cached if attachment.netns)
+        found = rebuild(network_plans(self._view, settings.node), cached, observed, living=living)
+        for remark in found.remarks:
+            self._log.warning("rebuild", remark=remark)
+        await self._attachments.restore(found.claims)
+        started.settle()
+        self._log.info("rebuilt the ledger from what runs", leases=len(found.claims), reason=reason)
+
+    async def _upkeep(self, attachments: Attachments) -> None:
+        while True:
+            await self._clock.sleep(_UPKEEP)
+            await attachments.upkeep()
+
+    async def _keep_views(self, cache: ViewCache) -> None:
+        while True:
+            await self._unkept.wait()
+            self._unkept.clear()
+            try:
+                await cache.keep(self._view)
+            except LedgerUnavailable as error:
+                self._log.warning("objects not kept", error=error.message)
+                await self._clock.sleep(_RETRY)
+                self._unkept.set()
+
+    async def _serve_http(self) -> HttpServer | None:
+        address = self._settings.http
+        if address is None:
+            return None
+        http = HttpServer(http_routes(self._metrics, lambda: self.not_ready))
+        try:
+            host, port = await http.start(address.host, address.port)
+        except OSError as error:
+            raise InternalError(f"{error.strerror}; choose another with --http, or --http off") from error
+        self._log.info("serving http", host=host, port=port)
+        return http
+
+    async def _until_stopped(self, server: CniServer, http: HttpServer | None) -> None:
+        await self._stop.wait()
+        self._notifier.stopping("finishing the requests in flight")
+        ended = await server.drain(self._settings.drain_seconds)
+        if http is not None:
+            await http.close()
+        self._log.info("stopped", cut_off=ended)
+        raise _Stopped
+
+
+async def _for_ever(name: str, work: Coroutine[None, None, None]) -> None:
+    await work
+    raise InternalError(
+        f"the agent's part {name!r} ended, which it never should; the agent stops so as to be restarted"
+    )
+
+
+def _first(failures: BaseExceptionGroup[AllotmentError]) -> AllotmentError:
+    found: BaseException = failures
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    assert isinstance(found, AllotmentError)  # noqa: S101  # `except*` chose by this type
+    return found

@@ -1,0 +1,131 @@
+"""What the objects mean for this node: pure functions from a View to the lease book's plans.
+
+The agent gives an address only from a Confirmed block of an Allocation that is neither terminating nor closed and
+carries the agent's finalizer (I4). All else here says, in words for a person, why not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from allotment.addressing.address import Family
+from allotment.addressing.edges import block_gateway
+from allotment.addressing.errors import NetworkDraining, NotAdmitted
+from allotment.addressing.intervals import IntervalSet
+from allotment.addressing.plan import BlockPlan, Layer, NetworkPlan, Refusal
+from allotment.api.ipamconfig import effective
+from allotment.api.meta import NODE_FINALIZER
+
+if TYPE_CHECKING:
+    from allotment.api.allocation import Allocation
+    from allotment.api.network import Network
+    from allotment.node.view import View
+
+__all__ = ["draining", "network_plans"]
+
+
+def network_plans(view: View, node: str) -> tuple[NetworkPlan, ...]:
+    """The plans of every network that this node has heard of, by name: from a Network, an Allocation, or both."""
+    reserved = IntervalSet.of(*(prefix for item in view.reservations.values() for prefix in item.spec.prefixes))
+    names = sorted({*view.networks, *view.allocations})
+    return tuple(
+        _plan(name, view.networks.get(name), view.allocations.get(name), view, reserved, node) for name in names
+    )
+
+
+def draining(allocation: Allocation, network: Network | None) -> str:
+    """Why a node's part of a network is on its way out, for a person; empty while it stays.
+
+    A Network that is absent counts as draining: its guard can lose a race, and nothing may be admitted behind it (I9).
+    """
+    if network is None:
+        return f"Network {allocation.spec.network} is gone"
+    if network.metadata.deleting:
+        return f"Network {network.name} is being deleted"
+    if allocation.metadata.deleting:
+        return f"Allocation {allocation.name} is being deleted"
+    return ""
+
+
+def _plan(
+    name: str, network: Network | None, allocation: Allocation | None, view: View, reserved: IntervalSet, node: str
+) -> NetworkPlan:
+    excluded = (
+        IntervalSet.of(*(prefix for subnet in network.spec.subnets for prefix in subnet.excluded)) if network else None
+    )
+    return NetworkPlan(
+        name=name,
+        layer=network.spec.type if network else allocation.spec.type if allocation else Layer.L3,
+        subnets=tuple(subnet.prefix for subnet in network.spec.subnets) if network else (),
+        blocks=_blocks(network, allocation),
+        cooldown=float(effective(view.config, network).cooldown_seconds),
+        excluded=excluded or IntervalSet(),
+        reserved=reserved,
+        refusal=_refusal(name, network, allocation, view, node),
+        no_more=_no_more(network),
+    )
+
+
+def _refusal(
+    name: str, network: Network | None, allocation: Allocation | None, view: View, node: str
+) -> Refusal | None:
+    if allocation is None:
+        if network is not None and network.metadata.deleting:
+            return Refusal(NetworkDraining, f"network {name} is being deleted and gives nothing new")
+        why = view.unadmitted.get(name) or "there is no Allocation for it yet"
+        return Refusal(NotAdmitted, f"network {name} is known, but not admitted on node {node}: {why}")
+    reason = draining(allocation, network)
+    if reason:
+        return Refusal(
+            NetworkDraining,
+            f"network {name} is draining on node {node}: {reason}; it gives no new address, releases go on",
+        )
+    if NODE_FINALIZER not in allocation.metadata.finalizers:
+        return Refusal(
+            NotAdmitted,
+            f"network {name} is not served on node {node} yet: the agent's finalizer is not on Allocation "
+            f"{allocation.name}",
+        )
+    if allocation.spec.closed:
+        return Refusal(
+            NotAdmitted, f"network {name} is closed on node {node}: it keeps what it has and gives no new address"
+        )
+    return None
+
+
+def _blocks(network: Network | None, allocation: Allocation | None) -> tuple[BlockPlan, ...]:
+    """The blocks in the order they are given from: the Allocation's, or (standalone L2) the subnets themselves."""
+    if allocation is None:
+        return ()
+    closed = [subnet.prefix for subnet in network.spec.subnets if subnet.closed] if network else []
+    if network is not None and network.spec.type is Layer.L2:
+        return tuple(
+            BlockPlan(
+                prefix=subnet.prefix,
+                length=subnet.prefix.length,
+                gateway=subnet.gateway_address,
+                gives=not subnet.closed,
+            )
+            for subnet in network.spec.subnets
+        )
+    withdrawn = {*allocation.status.relinquished}
+    return tuple(
+        BlockPlan(
+            prefix=block.prefix,
+            length=block.prefix.length,
+            gateway=block_gateway(block.prefix),
+            gives=block.cidr not in withdrawn and not any(block.prefix in subnet for subnet in closed),
+        )
+        for block in allocation.spec.blocks
+        if block.state == "Confirmed"
+    )
+
+
+def _no_more(network: Network | None) -> str:
+    if network is None or network.spec.type is Layer.L2:
+        return "the subnets are full; add one to the Network"
+    families = {subnet.prefix.family for subnet in network.spec.subnets}
+    pools = " and ".join(
+        f"net.{network.name}.v{family.value}" for family in (Family.V4, Family.V6) if family in families
+    )
+    return f"no further block was given to this node from {pools}; add a subnet to the Network"

@@ -1,0 +1,139 @@
+"""DELs that the shim kept while nobody answered: replayed at start and whenever one appears.
+
+An entry releases only what was leased before it was written, in the same boot. One of an earlier boot has nothing to
+say any more: the leases of that boot ended with it. An entry that can't be read is put aside and told of, not lost;
+one whose release can't be put on disk stays and is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from allotment.addressing.errors import AllotmentError, DecodeError, LedgerUnavailable
+from allotment.addressing.lease import Cause, Moment
+from allotment.cni.frames import decode_spool_entry
+from allotment.cni.request import Verb, parse_request
+from allotment.node.folder_watch import FolderWatch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from structlog.typing import FilteringBoundLogger
+
+    from allotment.addressing.lease import Lease
+    from allotment.node.attachments import Attachments
+    from allotment.observe.clock import Clock
+    from allotment.observe.metrics import Metrics
+
+__all__ = ["SUFFIX", "Spool"]
+
+SUFFIX = ".del"
+"""What the name of a complete entry ends with; the shim writes under another name first."""
+_UNREADABLE = "unreadable"
+_RETRY = 1.0
+_LOOK_AGAIN = 30.0
+_LARGEST = 2 << 20  # bytes; a frame is at most 1 MiB
+
+
+class Spool:
+    """The folder of kept DELs beside the socket."""
+
+    def __init__(
+        self, folder: Path, attachments: Attachments, clock: Clock, metrics: Metrics, log: FilteringBoundLogger
+    ) -> None:
+        self.folder = folder
+        self._attachments = attachments
+        self._clock = clock
+        self._log = log
+        self._replayed = {
+            outcome: metrics.count("spool_replayed_total", outcome) for outcome in ("released", "nothing", _UNREADABLE)
+        }
+        self._waiting = 0
+        metrics.read("spool_entries", lambda: (((), float(self._waiting)),))
+
+    def prepare(self) -> None:
+        """Make the folder, so that it can be watched.
+
+        Raises:
+            OSError: it can't be made.
+        """
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    async def run(self) -> None:
+        """Replay now, whenever something in the folder changes, and now and then what could not be replayed."""
+        rung = asyncio.Event()
+        with FolderWatch(self.folder, rung.set) as watch:
+            while True:
+                rung.clear()
+                watch.renew()
+                waiting = await self.replay()
+                # What inotify can't see, and what waits for the ledger, is found by looking again.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_RETRY if waiting else _LOOK_AGAIN):
+                        await rung.wait()
+
+    async def replay(self) -> int:
+        """Replay every entry, oldest first; returns how many could not be and are still there."""
+        entries = self._entries()
+        self._waiting = len(entries)
+        for number, name in enumerate(entries):
+            try:
+                await self._replay(self.folder / name)
+            except LedgerUnavailable as error:
+                self._waiting = len(entries) - number
+                self._log.warning("kept DELs wait for the ledger", entries=self._waiting, error=error.message)
+                return self._waiting
+            self._waiting -= 1
+        return 0
+
+    def _entries(self) -> list[str]:
+        try:
+            return sorted(name for name in os.listdir(self.folder) if name.endswith(SUFFIX))  # noqa: PTH208  # names
+        except FileNotFoundError:
+            return []
+
+    async def _replay(self, path: Path) -> None:
+        try:
+            with path.open("rb") as file:
+                entry = decode_spool_entry(file.read(_LARGEST))
+            request = parse_request(entry.env, entry.body)
+            if request.verb is not Verb.DEL:
+                raise DecodeError(f"it holds a call of {request.verb}, and only DEL is ever kept")
+        except FileNotFoundError:
+            return
+        except (OSError, AllotmentError) as error:
+            self._set_aside(path, error)
+            return
+        released: tuple[Lease, ...] = ()
+        if entry.boot == self._clock.boot:
+            before = Moment(entry.boot, entry.seconds)
+            detail = f"kept in the spool as {path.name}"
+            released = await self._attachments.delete(request, detail, before=before, cause=Cause.SPOOL)
+        self._replayed["released" if released else "nothing"].inc()
+        self._log.info(
+            "replayed a kept DEL",
+            entry=path.name,
+            network=request.network,
+            container=request.container_id,
+            interface=request.interface,
+            addresses=[str(lease.address) for lease in released],
+        )
+        self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+    def _set_aside(self, path: Path, error: Exception) -> None:
+        aside = self.folder / _UNREADABLE
+        aside.mkdir(mode=0o700, exist_ok=True)
+        path.rename(aside / path.name)
+        self._replayed[_UNREADABLE].inc()
+        self._log.error(
+            "a kept DEL can't be read and was set aside; the address it meant is held until its pod is found gone",
+            entry=str(aside / path.name),
+            error=str(error),
+        )

@@ -1,0 +1,104 @@
+"""The last good View, kept in the ledger's file: what a node serves from when its source can't be read at boot (I12).
+
+Networks, Allocations, IPReservations and the IPAMConfig are kept as JSON, one row each. Only what changed is
+written, and what is only doubted is never written down as gone.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from allotment.api.allocation import Allocation
+from allotment.api.ipamconfig import IPAMConfig
+from allotment.api.network import Network
+from allotment.api.reservation import IPReservation
+from allotment.node.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ObjectStore", "ViewCache"]
+
+_KINDS = frozenset({"Network", "Allocation", "IPReservation", "IPAMConfig"})
+
+
+class ObjectStore(Protocol):
+    """The part of the ledger that keeps objects."""
+
+    def objects(self) -> Mapping[tuple[str, str], bytes]:
+        """All that is kept: (kind, name) to body."""
+        ...
+
+    async def put_object(self, kind: str, name: str, body: bytes) -> None:
+        """Keep a body; returns once it is on disk. Raises LedgerUnavailable."""
+        ...
+
+    async def delete_object(self, kind: str, name: str) -> None:
+        """Keep it no longer. Raises LedgerUnavailable."""
+        ...
+
+
+class ViewCache:
+    """Writes Views down and reads the last one back."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._kept = {key: body for key, body in store.objects().items() if key[0] in _KINDS}
+
+    def load(self) -> View | None:
+        """The View kept last, marked as doubted; None when none was kept. An object that can't be read is left out."""
+        networks: dict[str, Network] = {}
+        allocations: dict[str, Allocation] = {}
+        reservations: dict[str, IPReservation] = {}
+        config: IPAMConfig | None = None
+        for (kind, name), body in self._kept.items():
+            try:
+                match kind:
+                    case "Network":
+                        networks[name] = msgspec.json.decode(body, type=Network)
+                    case "Allocation":
+                        allocations[name] = msgspec.json.decode(body, type=Allocation)
+                    case "IPReservation":
+                        reservations[name] = msgspec.json.decode(body, type=IPReservation)
+                    case "IPAMConfig":
+                        config = msgspec.json.decode(body, type=IPAMConfig)
+            except msgspec.MsgspecError:
+                continue
+        if not networks and not allocations:
+            return None
+        return View(
+            networks=MappingProxyType(networks),
+            allocations=MappingProxyType(allocations),
+            reservations=MappingProxyType(reservations),
+            config=config,
+            doubted="what was known before the agent started is served until the source has been read",
+        )
+
+    async def keep(self, view: View) -> None:
+        """Write down what differs from what is kept; nothing, while the View is doubted or not yet whole.
+
+        Raises:
+            LedgerUnavailable: not all of it is on disk; the next call goes on from there.
+        """
+        if view.doubted or not view.synced:
+            return
+        wanted: dict[tuple[str, str], bytes] = {}
+        for kind, items in (
+            ("Network", view.networks),
+            ("Allocation", view.allocations),
+            ("IPReservation", view.reservations),
+        ):
+            for name, item in items.items():
+                wanted[kind, name] = msgspec.json.encode(item)
+        if view.config is not None:
+            wanted["IPAMConfig", view.config.name] = msgspec.json.encode(view.config)
+        for key, body in wanted.items():
+            if self._kept.get(key) != body:
+                await self._store.put_object(*key, body)
+                self._kept[key] = body
+        for key in self._kept.keys() - wanted.keys():
+            await self._store.delete_object(*key)
+            del self._kept[key]
