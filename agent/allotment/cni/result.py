@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from allotment.addressing.address import Address, Family
+from allotment.addressing.address import Address, Family, Prefix
 from allotment.addressing.errors import CheckFailed, ConfigError
 from allotment.cni.request import CniRequest, Dns, Route
 from allotment.cni.versions import at_least
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from allotment.addressing.lease import Lease
 
@@ -34,8 +34,15 @@ class ToldAddress(msgspec.Struct, frozen=True):
 
 _ENCODER: Final = msgspec.json.Encoder()
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_DNS: Final = Dns()
+
+_EVERYWHERE: Final = Prefix(Family.V4, 0, 0)
+_ON_LINK: Final = Route(
+    _EVERYWHERE,
+    gateway=_EVERYWHERE.first,  # "no gateway" to the kernel; left out, the main plugin would put in the address's own
+    priority=1_000_000,  # behind every route that is meant to be used
+    scope=253,  # link, rtnetlink(7)
+)
 
 
 def add_result(request: CniRequest, told: Iterable[ToldAddress]) -> bytes:
@@ -52,7 +59,8 @@ def add_result(request: CniRequest, told: Iterable[ToldAddress]) -> bytes:
         "ips": [_ip(one, named=not at_least(version, "1.0.0")) for one in addresses],
     }
     whole = at_least(version, "1.1.0")
-    routes = [_route(route, whole=whole) for route in request.routes if route.destination.family in families]
+    routes = [_route(route, whole=True) for one in addresses for route in _routes_to_gateway(request, one)]
+    routes += [_route(route, whole=whole) for route in request.routes if route.destination.family in families]
     if routes:
         result["routes"] = routes
     if request.dns is not None and request.dns != _NO_DNS:
@@ -68,7 +76,7 @@ def passed_through(request: CniRequest) -> bytes:
     """
     try:
         result = _OBJECT.decode(request.previous_result)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ConfigError(f"the network configuration is wrong at prevResult: {error}") from error
     return _ENCODER.encode({**result, "cniVersion": request.cni_version})
 
@@ -97,6 +105,31 @@ def check(request: CniRequest, leases: Sequence[Lease]) -> None:
 @lru_cache(maxsize=256)  # every pod of a block is told the same one
 def _gateway(address: Address) -> str:
     return str(address)
+
+
+def _routes_to_gateway(request: CniRequest, told: ToldAddress) -> Iterator[Route]:
+    """What `ptp` needs to reach an IPv4 gateway that lies outside the address's prefix (169.254.1.1).
+
+    It installs our routes before its own one to the gateway, and Linux takes no route via a gateway that no route of
+    link scope leads to: the first route here does. Having set up the address it deletes the route to the prefix that
+    the kernel makes by itself, and fails if there is none, as with /32: the second is there to be deleted. CHECK looks
+    for routes by destination, and finds both. Plugins too old to know `scope` can't have such a gateway and routes.
+    Nothing is needed for IPv6, where every interface reaches fe80::1. (containernetworking/plugins v1.10.0,
+    plugins/main/ptp and pkg/ipam.)
+    """
+    address, gateway = told.address, told.gateway
+    if request.main_type != "ptp" or address.family is not Family.V4 or gateway is None:
+        return
+    shift = Family.V4.bits - told.length
+    if address.value >> shift == gateway.value >> shift:
+        return
+    alone = told.length == Family.V4.bits
+    if alone or any(
+        route.destination.family is Family.V4 and route.gateway in (None, gateway) for route in request.routes
+    ):
+        yield _ON_LINK
+    if alone:
+        yield Route(Prefix(Family.V4, address.value, told.length), gateway)
 
 
 def _ip(told: ToldAddress, *, named: bool) -> dict[str, str]:

@@ -63,6 +63,41 @@ def test_a_route_of_a_family_without_address_is_left_out():
     assert "routes" not in told(add(routes=ROUTES[:1]), V6)
 
 
+LINK_LOCAL = parse_address("169.254.1.1")
+ON_LINK = {"dst": "0.0.0.0/0", "gw": "0.0.0.0", "scope": 253, "priority": 1_000_000}
+DEFAULT = Route(parse_prefix("0.0.0.0/0"))
+
+
+@pytest.mark.parametrize("version", SUPPORTED)
+def test_ptp_is_given_a_way_to_a_gateway_outside_the_prefix(version):
+    """tests/netns proves with the real plugin that this is what it takes."""
+    pair = ToldAddress(V4.address, 31, LINK_LOCAL)
+    single = ToldAddress(V4.address, 32, LINK_LOCAL)
+    ptp = add(version, main_type="ptp", routes=(DEFAULT,))
+
+    assert told(ptp, pair)["routes"] == [ON_LINK, {"dst": "0.0.0.0/0"}]
+    assert told(ptp, single)["routes"] == [
+        ON_LINK,
+        {"dst": "10.1.2.3/32", "gw": "169.254.1.1"},
+        {"dst": "0.0.0.0/0"},
+    ]
+    assert told(ptp, V4)["routes"] == [{"dst": "0.0.0.0/0"}]
+    assert "routes" not in told(add(version, main_type="ptp"), pair)
+
+
+@pytest.mark.parametrize("main", ["bridge", "macvlan", "ipvlan", ""])
+def test_other_plugins_are_not(main):
+    assert told(add(main_type=main, routes=(DEFAULT,)), ToldAddress(V4.address, 32, LINK_LOCAL))["routes"] == [
+        {"dst": "0.0.0.0/0"}
+    ]
+
+
+def test_an_ipv6_gateway_is_on_every_link():
+    single = ToldAddress(V6.address, 128, parse_address("fe80::1"))
+    request = add(main_type="ptp", routes=(Route(parse_prefix("::/0")),))
+    assert told(request, single)["routes"] == [{"dst": "::/0"}]
+
+
 def test_dns_is_passed_on_as_it_was_said_and_left_out_when_it_says_nothing():
     assert told(add(dns=Dns(nameservers=("10.1.2.53",), search=("a.example",))), V4)["dns"] == {
         "nameservers": ["10.1.2.53"],
