@@ -7,13 +7,14 @@ caller that hangs up while its request is worked on has that work cancelled; one
 pass, after there was a reply has it taken back (`Handler.lost`). It may not then believe the answer it has: the
 deadline first closes the way back, so that no acknowledgement can slip past the decision, and says WITHDRAWN.
 
-This sits on the event loop's readiness callbacks and not on asyncio's transports: those cost a task, two
-callbacks and a round of the loop for each accepted connection, before the first byte of it has been looked at.
+This sits on readiness events and not on asyncio's transports: those cost a task, two callbacks and a round of the
+loop for each accepted connection, before the first byte of it has been looked at.
 """
 
 from __future__ import annotations
 
 import math
+import select
 import socket
 from contextlib import suppress
 from enum import Enum, auto
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "Host", "Limits", "Peer", "Stats", "Watcher"]
 
 _PIECE: Final = 32_768  # bytes read at once: more than almost any request has
+_DONE: Final = RequestParser()  # stands where a connection's own was, which may be large
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,8 +119,12 @@ class Host(Protocol):
         """Run it, holding a reference for as long as it runs."""
         ...
 
-    def forget(self, connection: Connection) -> None:
-        """The connection is closed."""
+    def watch_writing(self, fd: int, *, wanted: bool) -> None:
+        """Whether the connection is to be told when it can write; that it can read, it is always told."""
+        ...
+
+    def forget(self, fd: int) -> None:
+        """The connection is about to be closed."""
         ...
 
 
@@ -145,6 +151,7 @@ class Connection:
         "_state",
         "_task",
         "_unsent",
+        "_waits_to_write",
         "deadline",
     )
 
@@ -161,12 +168,18 @@ class Connection:
         self._call: Call | None = None
         self._reply: Reply | None = None
         self._unsent = memoryview(b"")
+        self._waits_to_write = False
 
     def open(self) -> None:
         """Begin. The request is mostly here already: the caller sends it in the same breath as it connects."""
         self._readable()
-        if self._state is not _State.CLOSED:
-            self._host.loop.add_reader(self._fd, self._readable)
+
+    def ready(self, events: int) -> None:
+        """The kernel has something: bits of `select.EPOLL*`."""
+        if events & ~select.EPOLLOUT:
+            self._readable()
+        if events & select.EPOLLOUT and self._state is _State.WRITING:
+            self._write()
 
     def expire(self) -> None:
         """The deadline has passed."""
@@ -217,7 +230,7 @@ class Connection:
             request = self._parser.feed(data)
             if request is not None:
                 self._hold(-self._held)
-                self._parser = RequestParser()
+                self._parser = _DONE
                 self._begin(request)
                 return
         except DecodeError as error:
@@ -305,28 +318,25 @@ class Connection:
         self._state = _State.WRITING
         self._unsent = memoryview(frame)
         self.deadline = self._host.loop.time() + self._host.limits.write
-        if self._write():
-            self._host.loop.add_writer(self._fd, self._writable)
+        self._write()
 
-    def _writable(self) -> None:
-        if not self._write() and self._state is not _State.CLOSED:
-            self._host.loop.remove_writer(self._fd)
-
-    def _write(self) -> bool:
-        """Send what can be sent; whether something is left for later."""
+    def _write(self) -> None:
+        """Send what can be sent, and the rest when that can be."""
         try:
             sent = self._sock.send(self._unsent)
         except (BlockingIOError, InterruptedError):
-            return True
+            sent = 0
         except OSError:
             self._withdraw()
-            return False
-        self._unsent = self._unsent[sent:]
-        if self._unsent:
-            return True
-        self._state = _State.ANSWERED
-        self.deadline = self._host.loop.time() + self._host.limits.acknowledge
-        return False
+            return
+        rest = self._unsent[sent:]
+        if bool(rest) != self._waits_to_write:
+            self._waits_to_write = bool(rest)
+            self._host.watch_writing(self._fd, wanted=bool(rest))
+        self._unsent = rest
+        if not rest:
+            self._state = _State.ANSWERED
+            self.deadline = self._host.loop.time() + self._host.limits.acknowledge
 
     def _refuse(self, error: AllotmentError) -> None:
         if self._host.watcher is not None:
@@ -367,20 +377,19 @@ class Connection:
                 undo = False
             except OSError:
                 pass  # nobody is there
+        if not undo:
+            self._acknowledged()
+            return
         self._host.stats.lost += 1
         self._close()
-        if undo and self._call is not None and self._reply is not None:
+        if self._call is not None and self._reply is not None:
             self._host.spawn(self._undo(self._call, self._reply))
 
     def _close(self) -> None:
-        loop = self._host.loop
-        loop.remove_reader(self._fd)
-        if self._state is _State.WRITING:
-            loop.remove_writer(self._fd)
         self._hold(-self._held)
         self._state = _State.CLOSED
+        self._host.forget(self._fd)
         self._sock.close()
-        self._host.forget(self)
 
 
 def _failure(error: BaseException, request_id: str) -> bytes:

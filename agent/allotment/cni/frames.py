@@ -76,6 +76,9 @@ class Kind(IntEnum):
     QUERY = 1
 
 
+_KINDS: Final = {kind.value: kind for kind in Kind}
+
+
 class Request(msgspec.Struct, frozen=True, gc=False):
     """A request frame in its parts; `head` is still undecoded."""
 
@@ -167,9 +170,10 @@ class RequestParser(_Parser[Request]):
     def _read_header(self, data: bytes | bytearray) -> int:
         _, version, kind, head, body = _REQUEST.unpack_from(data)
         _check_version(version)
-        if kind not in (Kind.CALL, Kind.QUERY):
+        known = _KINDS.get(kind)
+        if known is None:
             raise DecodeError(f"a request of kind {kind} is unknown here: shim and agent are of different releases")
-        self._kind = Kind(kind)
+        self._kind = known
         self._body_at = _HEADER + int(head)
         return _check_size(self._body_at + int(body))
 
