@@ -34,33 +34,39 @@ def choose(
         AddressUnavailable: an address asked for can't be had.
         Exhausted: a family has nothing left to give.
     """
-    wanted: dict[Family, Address | None] = dict.fromkeys(holdings.supplies)
-    for address in requested:
-        if wanted.get(address.family) is not None:
-            raise ConfigError(
-                f"both {wanted[address.family]} and {address} are asked for in network {holdings.name}; "
-                f"an attachment gets one {address.family} address"
-            )
-        wanted[address.family] = address
+    wanted = _wanted(holdings, requested)
     if not wanted:
         raise Exhausted(_no_block(holdings, node))
     choices: list[Choice] = []
     complete = False
     try:
-        # Asked-for ones first: they are the likelier ones to be refused.
-        for family, request in sorted(wanted.items(), key=lambda item: item[1] is None):
+        for family, request in wanted:
             only = _only_block(holdings, family) if one_block else None
-            if request is not None:
-                choices.append(_take_this(holdings, request, seconds, only, node))
-            else:
+            if request is None:
                 choices.append(_take_next(holdings, family, seconds, only, node))
+            else:
+                choices.append(_take_this(holdings, request, seconds, only, node))
         complete = True
     finally:
         if not complete:
             for choice in reversed(choices):
                 holdings.put_back(choice.address, choice.idle)
-    choices.sort(key=lambda choice: choice.address)
+    if requested:
+        choices.sort(key=lambda choice: choice.address)
     return choices
+
+
+def _wanted(holdings: Holdings, requested: tuple[Address, ...]) -> list[tuple[Family, Address | None]]:
+    """The families to give, with the address asked for; these come first, being the likelier ones to be refused."""
+    asked: dict[Family, Address] = {}
+    for address in requested:
+        other = asked.setdefault(address.family, address)
+        if other is not address:
+            raise ConfigError(
+                f"both {other} and {address} are asked for in network {holdings.name}; "
+                f"an attachment gets one {address.family} address"
+            )
+    return [*asked.items(), *((family, None) for family in holdings.supplies if family not in asked)]
 
 
 class _Only(NamedTuple):
