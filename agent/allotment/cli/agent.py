@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> Exit:
     metrics = Metrics(__version__)
     dropped = metrics.count("log_lines_dropped_total")
     logs.configure(settings.log_format, settings.log_level, on_drop=dropped.inc)
+    os.umask(0o077)  # what we write is nobody else's to read
     asyncio.run(_serve(settings, metrics))
     return Exit.OK
 

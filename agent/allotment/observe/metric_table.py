@@ -109,8 +109,8 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "ledger_errors_total",
         Kind.COUNTER,
-        "Failures of the ledger's disk: full, or any other I/O error.",
-        {"kind": ("full", "io")},
+        "Refusals of the ledger's disk: full, broken (any other I/O error), or locked by somebody else.",
+        {"kind": ("full", "disk", "busy")},
     ),
     Metric(
         "ledger_state",
