@@ -168,10 +168,10 @@ class _Builder:
         self._open[-1].key = event.value
         return True
 
-    def _alias(self, anchor: str, line: int) -> None:
+    def _alias(self, anchor: str | None, line: int) -> None:
         if self._open and isinstance(self._open[-1].node.value, dict) and self._open[-1].key is None:
             raise ManifestError(line, "a key must be plain text, not an alias")
-        if anchor not in self._anchors:
+        if anchor is None or anchor not in self._anchors:
             raise ManifestError(line, f"*{anchor} refers to nothing: there is no &{anchor} before it")
         node = self._anchors[anchor]
         if node is None:

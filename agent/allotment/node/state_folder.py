@@ -35,7 +35,7 @@ __all__ = ["StateFolder"]
 
 _SUFFIX = ".yaml"
 _ASIDE = ".set-aside"
-_TEMPORARY = ".tmp-"
+_TEMPORARY = ".manifests-tmp-"
 _STEM_LIMIT = 200  # leaves room for suffixes in a file name of 255 bytes
 _CACHE_VERSION = 1
 
