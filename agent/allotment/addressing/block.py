@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from allotment.addressing.idle import Idle
 from allotment.addressing.numbers import FreeNumbers
-from allotment.addressing.resting import LIMIT, Idle, Resting
+from allotment.addressing.resting import LIMIT, Resting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +53,10 @@ class BlockSpace:
         self._fresh.take_all(taken)
         kept: list[Idle] = []
         for idle in sorted(resting, key=lambda idle: (idle.seconds, idle.order), reverse=True):
-            for first, last in self._fresh.clip(idle.first, idle.last):
+            runs = self._fresh.clip(idle.first, idle.last)
+            if runs != [(idle.first, idle.last)]:
+                idle.tear()  # the ledger has more, and goes on having it
+            for first, last in runs:
                 self._fresh.take_run(first, last)
                 kept.append(idle.part(first, last))
         for idle in reversed(kept):
@@ -131,9 +135,13 @@ class BlockSpace:
         """A taken address begins to rest."""
         self._resting.add(idle)
 
+    def foreign(self) -> set[Prefix]:
+        """The other blocks under whose names the ledger has some of what rests here."""
+        return self._resting.foreign()
+
     def housekeeping(self, since: float, budget: int) -> list[Rested]:
         """Rests to be written anew or joined, at most about `budget` of them looked at."""
-        changes = self._resting.rewrite(self._network, budget) if self._resting.rewrites else []
+        changes = self._resting.rewrite(self._network, budget)
         if len(changes) < budget:
             changes += self._resting.coalesce(self._network, since, self._limit, budget - len(changes))
         return changes

@@ -11,7 +11,7 @@ from allotment.addressing.errors import AddressUnavailable, ConfigError, Exhaust
 if TYPE_CHECKING:
     from allotment.addressing.block import BlockSpace
     from allotment.addressing.holdings import Holdings
-    from allotment.addressing.resting import Idle
+    from allotment.addressing.idle import Idle
 
 __all__ = ["Choice", "choose"]
 

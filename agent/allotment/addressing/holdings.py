@@ -13,9 +13,10 @@ from allotment.addressing.address import Address, Family, Prefix
 from allotment.addressing.block import BlockSpace
 from allotment.addressing.edges import edge_name, unusable
 from allotment.addressing.errors import InternalError
+from allotment.addressing.idle import Idle
 from allotment.addressing.intervals import IntervalSet
 from allotment.addressing.lease import Forgotten
-from allotment.addressing.resting import LIMIT, Idle
+from allotment.addressing.resting import LIMIT
 from allotment.addressing.state import AddressState, StateKind
 from allotment.addressing.supply import Supply
 from allotment.addressing.utilization import Use
@@ -161,12 +162,15 @@ class Holdings:
         settled: dict[Prefix, list[Idle]] = {prefix: [] for prefix in prefixes}
         lingering: list[Idle] = []
         for idle in self._lingering:
-            rest = [(idle.first, idle.last)]
-            for prefix in self._covering(idle, settled):
-                first, last = max(idle.first, prefix.value), min(idle.last, prefix.last.value)
+            covering = self._covering(idle, settled)
+            runs = [(max(idle.first, prefix.value), min(idle.last, prefix.last.value)) for prefix in covering]
+            if runs and runs != [(idle.first, idle.last)]:
+                idle.tear()  # the new blocks cut it, and the ledger goes on having it whole
+            outside = [(idle.first, idle.last)]
+            for prefix, (first, last) in zip(covering, runs, strict=True):
                 settled[prefix].append(idle.part(first, last))
-                rest = _without(rest, first, last)
-            lingering.extend(idle.part(first, last) for first, last in rest)
+                outside = _without(outside, first, last)
+            lingering.extend(idle.part(first, last) for first, last in outside)
         self._lingering = lingering
         return settled
 
@@ -198,7 +202,9 @@ class Holdings:
 
     def commit(self, lease: Lease) -> None:
         """A held address is given: the lease is on disk."""
-        del self._held[lease.address]
+        _, idle = self._held.pop(lease.address)
+        if idle is not None:
+            idle.mend()
         self.leases[lease.address.family][lease.address.value] = lease
         if self.space_of(lease.address) is None:
             self._loose.add(lease.address)
@@ -216,7 +222,18 @@ class Holdings:
             space.undo((address.value, idle))
             self._returned(space, None if idle is None else idle.seconds)
         elif idle is not None:
-            self._lingering.append(idle)
+            self._linger(idle)
+
+    def _linger(self, idle: Idle) -> None:
+        """Let a part of what rests linger, joined with the parts it was cut from (see `Resting.restore`)."""
+        first, last = idle.first, idle.last
+        if idle.row is not None:
+            idle.mend()
+            for other in [other for other in self._lingering if other.row is idle.row]:
+                if other.last == first - 1 or other.first == last + 1:
+                    first, last = min(first, other.first), max(last, other.last)
+                    self._lingering.remove(other)
+        self._lingering.append(idle.part(first, last))
 
     def release(self, lease: Lease, seconds: float, wall: float) -> None:
         """A lease has ended: its address rests from `seconds` on."""
@@ -351,8 +368,9 @@ class Holdings:
 
     def _forget(self, since: float) -> Iterable[Forgotten]:
         cooling = {idle.block for idle in self._lingering if idle.seconds > since}
-        kept_on_file = {idle.block for _, idle in self._held.values() if idle is not None}
-        cooled = {idle.block for idle in self._lingering} - cooling - kept_on_file - self.spaces.keys()
+        needed = {idle.block for _, idle in self._held.values() if idle is not None}
+        needed.update(self.spaces, *(space.foreign() for space in self.spaces.values()))
+        cooled = {idle.block for idle in self._lingering} - cooling - needed
         self._lingering = [idle for idle in self._lingering if idle.block not in cooled]
         return [Forgotten(self.name, block) for block in sorted(cooled)]
 

@@ -5,99 +5,32 @@ that lives long that must end somewhere: above a limit, the longest idle ones th
 into runs, which forget the order inside and count as old as their youngest. What is cooling is never joined, since
 that would make it cool for longer.
 
+What is decided here reaches the disk later or never, so runs are cut before the ledger knows of it. Until it does, or
+the cut is undone, the parts are left alone: a `Rested` always names whole runs as the ledger has them.
+
 Blocked addresses (excluded, reserved) rest like any other; when one comes up first it is set aside until what is
 blocked changes, so that it is looked at once and not for every request.
 """
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING
 
-from allotment.addressing.address import Address, Prefix
-from allotment.addressing.lease import Moment, Rest, Rested
+from allotment.addressing.idle import Idle, IdleQueue
+from allotment.addressing.lease import Rested
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["LIMIT", "Idle", "Resting"]
+    from allotment.addressing.address import Prefix
+
+__all__ = ["LIMIT", "Resting"]
 
 LIMIT = 16_384
 """How many addresses a block remembers one by one before the oldest are joined into runs."""
 
 _BEYOND = 1 << 130  # above every address's number
-
-
-class Idle:
-    """A run of addresses that rest since `seconds` (the latest of them), on this boot's clock.
-
-    `order` decides between equal times. `origin` and `block` are what the ledger has on file, where that differs:
-    the moment, when it was in another boot (I13: the rest started anew at load), and the block that the address was
-    given from, when the blocks have been cut anew since.
-    """
-
-    __slots__ = ("block", "first", "last", "order", "origin", "seconds", "wall")
-
-    def __init__(
-        self, first: int, last: int, seconds: float, *, wall: float, block: Prefix, origin: Moment | None = None
-    ) -> None:
-        self.first = first
-        self.last = last
-        self.seconds = seconds
-        self.wall = wall
-        self.block = block
-        self.origin = origin
-        self.order = 0
-
-    def __lt__(self, other: Idle) -> bool:
-        return self.first < other.first
-
-    def part(self, first: int, last: int) -> Idle:
-        """The same rest for a part of the run."""
-        part = Idle(first, last, self.seconds, wall=self.wall, block=self.block, origin=self.origin)
-        part.order = self.order
-        return part
-
-    def rest(self, network: str, boot: str) -> Rest:
-        """As the ledger has it."""
-        family = self.block.family
-        released = self.origin or Moment(boot, self.seconds)
-        return Rest(network, self.block, Address(family, self.first), Address(family, self.last), released, self.wall)
-
-
-class _Queue:
-    """Idle runs by time; what was removed elsewhere is dropped when it comes up, or when it outweighs the rest."""
-
-    __slots__ = ("_heap", "members")
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Idle]] = []
-        self.members: dict[int, Idle] = {}  # by first address
-
-    def push(self, idle: Idle) -> None:
-        self.members[idle.first] = idle
-        self.requeue(idle)
-
-    def requeue(self, idle: Idle) -> None:
-        if len(self._heap) > 2 * len(self.members) + 64:
-            self._heap = [(each.seconds, each.order, each) for each in self.members.values()]
-            heapq.heapify(self._heap)
-        else:
-            heapq.heappush(self._heap, (idle.seconds, idle.order, idle))
-
-    def oldest(self) -> Idle | None:
-        heap = self._heap
-        while heap:
-            idle = heap[0][2]
-            if self.members.get(idle.first) is idle:
-                return idle
-            heapq.heappop(heap)
-        return None
-
-    def skip(self) -> None:
-        """Take the oldest out of the order, but not out of the members."""
-        heapq.heappop(self._heap)
 
 
 class Resting:
@@ -108,10 +41,10 @@ class Resting:
     def __init__(self, prefix: Prefix, boot: str) -> None:
         self._prefix = prefix
         self._boot = boot
-        self._singles = _Queue()
-        self._runs = _Queue()
+        self._singles = IdleQueue()
+        self._runs = IdleQueue()
         self._firsts: list[int] = []  # of the runs, ascending
-        self._aside: list[tuple[_Queue, Idle]] = []
+        self._aside: list[tuple[IdleQueue, Idle]] = []
         self._blocked: Sequence[tuple[int, int]] = ()
         self._rewrite: list[Idle] = []
         self._next = 0
@@ -141,8 +74,20 @@ class Resting:
         self._insert(idle)
 
     def restore(self, idle: Idle) -> None:
-        """Put back what `take` or `take_oldest` gave, to where it was in the order."""
-        self._insert(idle)
+        """Put back what `take` or `take_oldest` gave, to where it was in the order and into the run it was cut from."""
+        if idle.row is None:
+            self._insert(idle)
+            return
+        idle.mend()
+        first, last = idle.first, idle.last
+        before, after = self.find(first - 1), self.find(last + 1)
+        if before is not None and before.row is idle.row:
+            first = before.first
+            self._remove(before)
+        if after is not None and after.row is idle.row:
+            last = after.last
+            self._remove(after)
+        self._insert(idle.part(first, last))
 
     def oldest(self) -> Idle | None:
         """The longest idle run that has an address to hand out, whatever its cooldown says."""
@@ -163,17 +108,24 @@ class Resting:
         return None if number is None else self.take(number)
 
     def take(self, number: int) -> Idle | None:
-        """Take this address, blocked or not; None when it isn't resting."""
-        idle = self._singles.members.pop(number, None)
-        if idle is not None:
-            self.count -= 1
-            return idle
-        idle = self._run_at(number)
+        """Take this address, blocked or not; None when it isn't resting.
+
+        When the taking is on disk, or undone, call `mend` of what it gave, or `restore` with it.
+        """
+        idle = self.find(number)
         if idle is None:
             return None
+        if idle.first == idle.last:
+            self._remove(idle)
+            if idle.row is not None:
+                idle.tear()
+            return idle
+        idle.tear()
         self.count -= 1
         if number < idle.last:
-            self._add_run(idle.part(number + 1, idle.last))
+            above = idle.part(number + 1, idle.last)
+            self._add_run(above)
+            self._note_outdated(above)
         if number > idle.first:
             idle.last = number - 1
         else:
@@ -187,20 +139,28 @@ class Resting:
     def rewrite(self, network: str, budget: int) -> list[Rested]:
         """Bring the ledger's text up to date where it names another boot or another block; at most `budget`."""
         changes: list[Rested] = []
+        torn: list[Idle] = []
         while self._rewrite and len(changes) < budget:
             idle = self._rewrite.pop()
-            if self.find(idle.first) is not idle or (idle.origin is None and idle.block == self._prefix):
+            if not self._outdated(idle):
+                continue
+            if idle.torn:
+                torn.append(idle)
                 continue
             before = idle.rest(network, self._boot)
             idle.origin = None
             idle.block = self._prefix
             changes.append(Rested((before,), idle.rest(network, self._boot)))
+        self._rewrite.extend(torn)
         return changes
 
-    @property
-    def rewrites(self) -> bool:
-        """Whether `rewrite` has work."""
-        return bool(self._rewrite)
+    def foreign(self) -> set[Prefix]:
+        """The other blocks under whose names some of this is on file."""
+        return {idle.block for idle in self._rewrite if self._outdated(idle)} - {self._prefix}
+
+    def _outdated(self, idle: Idle) -> bool:
+        here = self.find(idle.first) is idle
+        return here and (idle.origin is not None or idle.block != self._prefix)
 
     def coalesce(self, network: str, since: float, limit: int, budget: int) -> list[Rested]:
         """Join the longest idle into runs, down to `limit` remembered one by one, looking at most at `budget`.
@@ -210,7 +170,7 @@ class Resting:
         moved: list[Idle] = []
         while len(self._singles.members) > limit and len(moved) < budget:
             idle = self._singles.oldest()
-            if idle is None or idle.seconds > since:
+            if idle is None or idle.seconds > since or idle.torn:
                 break
             self._singles.skip()
             del self._singles.members[idle.first]
@@ -221,7 +181,7 @@ class Resting:
         while at < len(moved):
             group = [moved[at]]
             left = self._ending_at(moved[at].first - 1)
-            if left is not None and left.seconds <= since:
+            if left is not None and left.seconds <= since and not left.torn:
                 group.insert(0, left)
             at += 1
             while True:
@@ -231,7 +191,7 @@ class Resting:
                     at += 1
                     continue
                 right = self._runs.members.get(wanted)
-                if right is None or right.seconds > since:
+                if right is None or right.seconds > since or right.torn:
                     break
                 group.append(right)
             changes.extend(self._join(network, group))
@@ -257,8 +217,18 @@ class Resting:
         else:
             self._add_run(idle)
         self.count += idle.last - idle.first + 1
+        self._note_outdated(idle)
+
+    def _note_outdated(self, idle: Idle) -> None:
         if idle.origin is not None or idle.block != self._prefix:
             self._rewrite.append(idle)
+
+    def _remove(self, idle: Idle) -> None:
+        self.count -= idle.last - idle.first + 1
+        if self._singles.members.get(idle.first) is idle:
+            del self._singles.members[idle.first]
+        else:
+            self._drop_run(idle)
 
     def _add_run(self, idle: Idle) -> None:
         insort(self._firsts, idle.first)
@@ -279,7 +249,7 @@ class Resting:
         idle = self._run_at(number)
         return idle if idle is not None and idle.last == number else None
 
-    def _front(self) -> tuple[_Queue, Idle | None]:
+    def _front(self) -> tuple[IdleQueue, Idle | None]:
         single, run = self._singles.oldest(), self._runs.oldest()
         if run is None or (single is not None and (single.seconds, single.order) < (run.seconds, run.order)):
             return self._singles, single
