@@ -96,7 +96,9 @@ def read_documents(content: bytes) -> list[Document]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         about = ", ".join(part for part in (error.problem, error.context) if part)
-        raise ManifestError(mark.line + 1 if mark else 0, f"not valid YAML: {about}") from error
+        # What is missing at the end is reported behind it: the last line is the one to look at.
+        line = min(mark.line, len(text.splitlines()) - 1) + 1 if mark else 0
+        raise ManifestError(line, f"not valid YAML: {about}") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ManifestError(line, f"not valid YAML: {error.reason}") from error

@@ -116,24 +116,16 @@ class ManifestSource:
             return view
 
     def _show(self, view: View) -> None:
-        """Publish a View that differs from the one before, and say what is newly wrong."""
+        """Publish a View that differs from the one before."""
         if self._unwatched:
             message = f"can't be watched, changes are seen within {LOOK_EVERY:.0f} s: {self._unwatched}"
             view = replace(view, warnings=(*view.warnings, FileProblem(str(self._path), 0, message)))
         before, self._view = self._view, view
         if view == before:
             return
-        for kind, old, new in (
-            ("problem", before.problems, view.problems),
-            ("warning", before.warnings, view.warnings),
-        ):
-            for item in new:
-                if item not in old:
-                    self._log.warning(f"manifest {kind}", file=item.file, line=item.line, problem=item.message)
-        if view.doubted and view.doubted != before.doubted:
-            self._log.warning("manifests doubted", reason=view.doubted)
-        if before.problems and not view.problems:
-            self._log.info("all manifests can be read again")
+        for item in view.warnings:  # the rest of a View is told by whoever it is published to
+            if item not in before.warnings:
+                self._log.warning("manifest", file=item.file, line=item.line, warning=item.message)
         self._publish(view)
 
     async def _pause(self, bell: asyncio.Event) -> None:
