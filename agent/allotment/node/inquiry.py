@@ -291,7 +291,6 @@ class Inquiry:
         phase, reason = phase_of(name, plan, view)
         last, _ = await self._ended(Wanted(network=name, address=str(address)), 1)
         subnet = next((prefix for prefix in plan.subnets if address in prefix), None) if plan is not None else None
-        block = state.block if state.block is not None else state.lease.block if state.lease is not None else None
         return AddressFacts(
             address=str(address),
             network=name,
@@ -299,7 +298,7 @@ class Inquiry:
             phase=phase,
             phase_reason=reason,
             subnet=str(subnet) if subnet is not None else "",
-            block=str(block) if block is not None else "",
+            block=str(state.block) if state.block is not None else "",
             held_back=held_back(address, plan, view) if plan is not None else (),
             lease=lease_report(state.lease) if state.lease is not None else None,
             last=last[0] if last else None,

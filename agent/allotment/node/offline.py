@@ -81,6 +81,10 @@ class Offline:
             )
         )
 
+    def problems(self) -> list[str]:
+        """All that a thorough look finds wrong with the file; empty when it says what was written."""
+        return self._reader.problems()
+
     def status(self, down: str) -> StatusReport:
         """How the node was left; `down` says why the agent doesn't answer."""
         return StatusReport(

@@ -1,0 +1,139 @@
+"""`allotment gc`: free the leases whose owner is gone, on an operator's word, or show which they are."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from allotment.addressing.errors import ConfigError
+from allotment.cli import Exit
+from allotment.cli.informant import add_places, informant
+from allotment.cli.leases import columns as lease_columns
+from allotment.cli.leases import rows as lease_rows
+from allotment.cli.output import Column, show_rows
+from allotment.node.evidence import namespace_gone
+from allotment.node.leftovers import BETWEEN_LOOKS, Candidate, confirmed, named, whose_namespace_is_gone
+from allotment.node.reports import GcItem, GcQuery, LeasesQuery, time_of
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable, Sequence
+
+    from allotment.cli.informant import Informant
+    from allotment.node.reports import LeaseReport
+
+__all__ = ["columns", "configure", "free", "run"]
+
+_BATCH: Final = 1000
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `gc`."""
+    parser.description = (
+        "Free the leases whose owner is gone, or show which they are. Without --container or --address these are the "
+        f"leases whose network namespace is gone, in two looks {BETWEEN_LOOKS:g} s apart."
+    )
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--dry-run", action="store_true", help="only show them; this is what happens without --yes")
+    mode.add_argument("--yes", action="store_true", help="free them")
+    parser.add_argument("--network", default="", metavar="NAME", help="only leases of this network")
+    parser.add_argument("--container", default="", metavar="ID", help="the leases of this container, gone or not")
+    parser.add_argument("--address", default="", metavar="ADDRESS", help="the lease of this address, gone or not")
+    parser.add_argument(
+        "--all-gone", action="store_true", help="believe it when not a single network namespace is there any more"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="free what --container or --address names even if its namespace is there"
+    )
+    add_places(parser)
+
+
+def run(arguments: argparse.Namespace) -> Exit:
+    """Show, or free.
+
+    Raises:
+        ConfigError: the evidence is doubted, or a flag is wrong.
+        TryAgain: the agent is down; leases are freed by it alone.
+    """
+    with informant(arguments) as asked:
+        return _run(arguments, asked)
+
+
+def _run(arguments: argparse.Namespace, asked: Informant) -> Exit:
+    by_name = bool(arguments.container or arguments.address)
+    if arguments.force and not by_name:
+        raise ConfigError("--force goes with --container or --address: it is about leases that you name")
+
+    def look() -> tuple[Candidate, ...]:
+        query = LeasesQuery(network=arguments.network, container=arguments.container, address=arguments.address)
+        # What is to be freed is looked up at the agent; only a look may come from the ledger.
+        leases = asked.agents_leases(query) if arguments.yes else asked.leases(query)
+        if by_name:
+            return named(leases, namespace_gone, force=arguments.force or not arguments.yes)
+        clock = asked.clock
+        return whose_namespace_is_gone(
+            leases, namespace_gone, boot=clock.boot, seconds=clock.seconds(), believe=arguments.all_gone
+        )
+
+    found = look()
+    if not arguments.yes:
+        _show(arguments.output, found, asked, {})
+        if found and arguments.output in ("table", "wide"):
+            print(f"allotment: nothing was freed; --yes frees {_them(len(found))}", file=sys.stderr)
+        return Exit.NOT_FOUND if by_name and not found else Exit.OK
+    if found and not by_name:
+        print(f"allotment: looking again in {BETWEEN_LOOKS:g} s …", file=sys.stderr)
+        asyncio.run(asked.clock.sleep(BETWEEN_LOOKS))
+        found = confirmed(found, look())
+    outcomes = free(found, asked)
+    _show(arguments.output, found, asked, outcomes)
+    if by_name and not found:
+        return Exit.NOT_FOUND
+    return Exit.OK if all(outcome == "freed" for outcome in outcomes.values()) else Exit.PROBLEM
+
+
+def free(candidates: Sequence[Candidate], asked: Informant) -> dict[int, str]:
+    """Have the agent free them; says of each, by sequence number, that it was freed or why it was not.
+
+    Raises:
+        TryAgain: the agent went away; what was freed until then is in the history.
+    """
+    outcomes: dict[int, str] = {}
+    by_reason: dict[str, list[LeaseReport]] = {}
+    for candidate in candidates:
+        by_reason.setdefault(candidate.why, []).append(candidate.lease)
+    for why, leases in by_reason.items():
+        for begin in range(0, len(leases), _BATCH):
+            part = leases[begin : begin + _BATCH]
+            items = tuple(GcItem(lease.network, lease.address, lease.sequence) for lease in part)
+            report = asked.gc(GcQuery(items, detail=why))
+            outcomes |= {lease.sequence: "freed" for lease in report.freed}
+            kept = {(entry.network, entry.address): entry.why for entry in report.kept}
+            for lease in part:
+                outcomes.setdefault(lease.sequence, kept.get((lease.network, lease.address), "not freed"))
+    return outcomes
+
+
+def _show(form: str, found: Iterable[Candidate], asked: Informant, outcomes: dict[int, str]) -> None:
+    why = {candidate.lease.sequence: candidate.why for candidate in found}
+    rows: list[dict[str, Any]] = [
+        {**row, "why": why[row["sequence"]], "outcome": outcomes.get(row["sequence"])}
+        for row in lease_rows(candidate.lease for candidate in found)
+    ]
+    now = time_of(asked.clock.wall())
+    show_rows(
+        rows, columns(form, lease_columns(form, now), freed=bool(outcomes)), form, empty="there is nothing to free"
+    )
+
+
+def columns(form: str, of_lease: Sequence[Column], *, freed: bool) -> Sequence[Column]:
+    """A lease's columns, and what is or was done with it."""
+    narrow = [column for column in of_lease if column.key != "interface"] if form == "table" else list(of_lease)
+    text: Callable[[Any], str] = str
+    told = Column("outcome", "OUTCOME", text=text) if freed or form in ("json", "yaml") else None
+    return (*narrow, *((told,) if told else ()), Column("why", "WHY", wide=form != "table" or freed))
+
+
+def _them(count: int) -> str:
+    return "it" if count == 1 else "them"
