@@ -176,7 +176,7 @@ class _Connection:
             event = self._http.next_event()
             if event is not h11.NEED_DATA:
                 return event  # type: ignore[return-value]  # the one other sentinel was just excluded
-            self._http.receive_data(await self._reader.read(_CHUNK))
+            self._http.receive_data(await self._reader.read(min(_CHUNK, self._limits.head_bytes)))
 
     async def _send(self, response: Response, *, head_only: bool) -> None:
         headers = [

@@ -58,11 +58,12 @@ class LogSink:
             return
         if self.dropped:
             line = self._notice(self.dropped) + b"\n" + line
-            self.dropped = 0
         try:
             os.write(self._fd, line + b"\n")
         except OSError:  # the reader is gone; there is nobody left to tell
             self._drop()
+        else:
+            self.dropped = 0
 
     debug = info = warning = error = critical = log = msg
 
@@ -83,7 +84,8 @@ def configure(
 ) -> LogSink:
     """Set up logging for the process: `form` is json or console, `level` the least important one written.
 
-    May be called again; loggers that were made before follow. Returns the sink.
+    May be called again: what `structlog.get_logger` gave before follows, what was bound from it doesn't. Returns the
+    sink.
     """
     number = logging.getLevelNamesMapping()[level.upper()]
     renderer = _json_line if form == "json" else _Console(colour=os.isatty(fd) and "NO_COLOR" not in os.environ)
