@@ -54,7 +54,7 @@ class ManifestKeeper:
         self._records: dict[str, AllocationRecord] = {}  # by network
         self._damaged: tuple[FileProblem, ...] = ()
         self._troubles: list[FileProblem] = []
-        self._unwritten: set[str] = set()
+        self._unwritten: set[str] = set()  # networks whose record on disk is not as it should be
 
     def look(self) -> tuple[View, float | None]:
         """Read the folder again. Gives the View, and the seconds after which it will have changed by itself.
@@ -67,9 +67,8 @@ class ManifestKeeper:
         reading = folder.read(self._clock.seconds(), expected=expected, in_use=self._in_use)
         self._facts = _Facts.of(reading, self._node)
         self._troubles = []
-        self._unwritten.clear()
         self._cache(reading)
-        for network in sorted({*self._facts.networks, *self._facts.named, *self._records}):
+        for network in sorted({*self._facts.networks, *self._facts.named, *self._records, *self._unwritten}):
             self._settle(network)
         return self._view(), reading.again_in
 
@@ -87,7 +86,7 @@ class ManifestKeeper:
         if new is None:
             return None
         settled = settle(self._tell(network), new)
-        if settled != old:
+        if settled != old or network in self._unwritten:
             try:
                 self._write(network, settled)
             except OSError as error:
@@ -145,14 +144,16 @@ class ManifestKeeper:
     def _settle(self, network: str) -> None:
         old = self._records.get(network)
         new = settle(self._tell(network), old)
-        if new == old:
+        if new == old and network not in self._unwritten:
             return
         try:
             self._write(network, new)
         except OSError as error:
             self._unwritten.add(network)
             self._trouble(f"can't record the Allocation of network {network}: {_reason(error)}")
-            if new is not None and new.live and new.allocation.metadata.deleting:
+            if new is None:
+                self._records.pop(network, None)
+            elif new.released or new.allocation.metadata.deleting:
                 self._records[network] = new
 
     def _write(self, network: str, record: AllocationRecord | None) -> None:
@@ -163,6 +164,7 @@ class ManifestKeeper:
         else:
             self._state.save(record)
             self._records[network] = record
+        self._unwritten.discard(network)
 
     def _trouble(self, message: str) -> None:
         self._troubles.append(FileProblem(str(self._state.folder), 0, message))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allotment.addressing.address import Address, Family, Prefix, parse_address, parse_prefix
@@ -39,12 +39,14 @@ def test_names_made_from_values():
     assert index_name("vni", 5) == "vni-5"
 
 
+@settings(max_examples=50, deadline=None)
 @given(POOL, ADDRESS, POOL, ADDRESS)
 def test_two_addresses_never_share_a_name(pool, address, other_pool, other):
     same = address_name(pool, address) == address_name(other_pool, other)
     assert same == ((pool, address) == (other_pool, other))
 
 
+@settings(max_examples=50, deadline=None)
 @given(POOL, prefixes(), POOL, prefixes())
 def test_two_prefixes_never_share_a_name(pool, prefix, other_pool, other):
     assert is_subdomain(prefix_name(pool, prefix))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allotment.node.manifest_yaml import NODE_LIMIT, ManifestError, read_documents
@@ -78,6 +78,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50, deadline=None)
 @given(JSON)
 def test_json_is_read_as_json(value):
     text = json.dumps({"x": value}, ensure_ascii=False, indent=1)
