@@ -113,9 +113,11 @@ class _Story:
     def talk(self) -> None:
         """They reach each other on both families."""
         self._chapter("They reach each other")
+        for pod in self._addresses:
+            self._until(lambda pod=pod: self._settled(pod), f"{pod}'s IPv6 address stays tentative")
         for address in self._addresses["web-1"]:
             done = self._stage.inside(
-                f"{self._stage.node}-web-0", "ping", "-c", "2", "-i", "0.2", "-W", "3", address, check=False
+                f"{self._stage.node}-web-0", "ping", "-c", "3", "-i", "0.2", "-W", "3", address, check=False
             )
             self._expect(done.returncode == 0, f"no answer from {address}:\n{done.stdout}")
             took = next((line for line in done.stdout.splitlines() if line.startswith("rtt")), "").rpartition("= ")[2]
@@ -181,6 +183,10 @@ class _Story:
         self._say("")
         for line in self._stage.ask("history", "--address", address).splitlines():
             self._say(line)
+
+    def _settled(self, pod: str) -> bool:
+        """Whether the kernel is done with looking for another owner of the address (RFC 4862, 5.4)."""
+        return not self._stage.inside(f"{self._stage.node}-{pod}", "ip", "-6", "address", "show", "tentative").stdout
 
     def _refused_add(self) -> Answer:
         answers: list[Answer] = []

@@ -241,9 +241,10 @@ class Attachments:
             self._unconfirmed.pop(lease.sequence, None)
 
     async def lost(self, attached: Attached, call_id: str) -> None:
-        """The caller is gone without acknowledging: take back what this call granted and no later call was told."""
-        if not attached.granted:
-            return
+        """The caller is gone without acknowledging: take back what nobody else was told.
+
+        That is what this call granted, or what an earlier call granted whose caller was lost as well.
+        """
         key = attached.leases[0].owner.key
         await self._turns.take(key)
         mine = [lease for lease in attached.leases if self._unconfirmed.get(lease.sequence) == call_id]
@@ -286,13 +287,12 @@ class Attachments:
             with contextlib.suppress(LedgerUnavailable):
                 await self._store.submit(changes)
         undo, self._undo_later = self._undo_later, []
-        while undo:
-            leases, cause, detail = undo.pop()
-            try:
+        for leases, cause, detail in undo:
+            with contextlib.suppress(LedgerUnavailable):
                 await self.remove(leases, cause, detail)
-            except LedgerUnavailable:
-                self._undo_later += [*undo, (leases, cause, detail)]
-                return
+            left = tuple(lease for lease in leases if self._book.at(lease.owner.network, lease.address) is lease)
+            if left:  # the disk refused, or a request is busy with it
+                self._undo_later.append((left, cause, detail))
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -307,7 +307,7 @@ class Attachments:
                 self._book.commit(decided)
                 self._leases_changed()
 
-        stored.add_done_callback(settle)
+        _when_done(stored, settle)
         return stored
 
     async def _remove_in_turn(
@@ -333,7 +333,7 @@ class Attachments:
         if stored is None:
             give_back()
             return ()
-        stored.add_done_callback(give_back)
+        _when_done(stored, give_back)
         await asyncio.shield(stored)
         return tuple(change.lease for change in removal.changes)
 
@@ -380,6 +380,14 @@ class Attachments:
         if adopted is not None:
             keys.add(adopted)
         return sorted(keys)
+
+
+def _when_done(future: asyncio.Future[None], callback: Callable[[asyncio.Future[None]], None]) -> None:
+    """Call back when the future is done, at once if it is: asyncio would wait for the next round of the loop."""
+    if future.done():
+        callback(future)
+    else:
+        future.add_done_callback(callback)
 
 
 def _owner(request: CniRequest) -> Owner:
