@@ -1,8 +1,8 @@
 """How commands show what they found: as a table for people, or as JSON or YAML for programs.
 
 The four forms come from one list of columns, so they can't differ in what they say: `table` shows the columns that
-matter most, `wide` shows all, `json` and `yaml` give all under their keys, with the values as they are. The same rows
-give the same bytes.
+matter most, `wide` shows all, `json` and `yaml` give all under their keys, with the values as they are: numbers, text,
+lists and mappings of them, so an address is given as text. The same rows give the same bytes.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ def paint(text: str, style: str, stream: TextIO | None = None) -> str:
 
 def _structured(value: object, form: str) -> str:
     if form == "json":
-        return json.dumps(value, indent=2, default=str) + "\n"
+        return json.dumps(value, indent=2) + "\n"
     import yaml  # noqa: PLC0415  # 10 ms that only this form needs
 
-    plain = json.loads(json.dumps(value, default=str))  # enums, addresses and tuples as JSON has them
+    plain = json.loads(json.dumps(value))  # enumerations and tuples as JSON has them
     return str(yaml.safe_dump(plain, sort_keys=False, default_flow_style=False, width=1000))
 
 

@@ -15,7 +15,7 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from allotment.addressing.errors import ConfigError, InternalError, TryAgain
+from allotment.addressing.errors import ConfigError, TryAgain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,10 +47,13 @@ class Folder:
         except OSError as error:
             what = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
             raise ConfigError(f"{self.path / name} can't be replaced: {what}; move it away") from error
-        with os.fdopen(fd, "rb") as file:
+        try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise ConfigError(f"{self.path / name} can't be replaced: it is no regular file; move it away")
-            return file.read()
+            with os.fdopen(fd, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(fd)
 
     def put(self, name: str, content: bytes, mode: int) -> bool:
         """Have `name` hold exactly `content` with this mode; returns whether anything had to be written.
@@ -120,7 +123,7 @@ def opened(path: Path, *, create: bool = True) -> Iterator[Folder]:
 
     Raises:
         ConfigError: it can't be made or opened.
-        TryAgain: another install has it locked.
+        TryAgain: another install has it locked, or it can't be.
     """
     try:
         if create:
@@ -134,7 +137,7 @@ def opened(path: Path, *, create: bool = True) -> Iterator[Folder]:
         except BlockingIOError as error:
             raise TryAgain(f"another `allotment install-cni` is at work in {path}; try again") from error
         except OSError as error:
-            raise InternalError(f"{path} can't be locked: {error.strerror}") from error
+            raise TryAgain(f"{path} can't be locked: {error.strerror}") from error
         yield Folder(path, fd)
     finally:
         os.close(fd)
