@@ -7,7 +7,6 @@ again by the very next write).
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from typing import TYPE_CHECKING, Final
@@ -17,7 +16,7 @@ from allotment.ledger.failures import free_bytes
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["BALLAST_BYTES", "Ballast"]
+__all__ = ["BALLAST_BYTES", "Ballast", "drop_ballast"]
 
 BALLAST_BYTES: Final = 8 << 20
 
@@ -58,10 +57,7 @@ class Ballast:
 
     def drop(self) -> bool:
         """Give the room up. True when that made room."""
-        had = self._is_whole()
-        with contextlib.suppress(OSError):
-            self._path.unlink()
-        return had
+        return drop_ballast(self._path)
 
     def _is_whole(self) -> bool:
         try:
@@ -69,3 +65,12 @@ class Ballast:
         except OSError:
             return False
         return found.st_size >= self._size and found.st_blocks * 512 >= self._size
+
+
+def drop_ballast(path: Path) -> bool:
+    """Give up the room that the ballast at `path` takes. True when that made room."""
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True

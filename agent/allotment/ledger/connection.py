@@ -17,8 +17,8 @@ _BUSY_SECONDS: Final = 2.0
 _WAL_LIMIT: Final = 16 << 20
 
 
-def connect(path: Path, *, create: bool = False, read_only: bool = False) -> sqlite3.Connection:
-    """Open the file with the settings that the ledger's promises rest on.
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """Open the file, which exists, with the settings that the ledger's promises rest on.
 
     Each commit is synced (`synchronous=FULL`, I2). Checkpoints are ours to time (`wal_autocheckpoint=0`). Transactions
     are ours to begin (`isolation_level=None`). The connection may be used from any thread, by one at a time.
@@ -26,7 +26,7 @@ def connect(path: Path, *, create: bool = False, read_only: bool = False) -> sql
     Raises:
         sqlite3.Error: it can't be opened.
     """
-    mode = "ro" if read_only else "rwc" if create else "rw"
+    mode = "ro" if read_only else "rw"
     connection = sqlite3.connect(
         f"file:{urllib.parse.quote(str(path))}?mode={mode}",
         uri=True,

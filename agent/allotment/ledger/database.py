@@ -99,9 +99,11 @@ class Database:
         try:
             self._commit(batch)
         except Exception as error:
-            roll_back(self._writer)
             if trouble_of(error, self._files.folder) is not Trouble.CALLER:
+                with contextlib.suppress(sqlite3.Error):
+                    roll_back(self._writer)
                 raise
+            roll_back(self._writer)
             if len(batch) == 1:
                 return [error]
         else:
@@ -133,7 +135,8 @@ class Database:
             self._trim(counters)
             writer.execute("COMMIT")
         except sqlite3.Error:
-            roll_back(writer)
+            with contextlib.suppress(sqlite3.Error):
+                roll_back(writer)
             raise
         self._counters = counters
         self._mark_progress()
@@ -184,12 +187,16 @@ class Database:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Checkpoint and close a file that is well.
+        """Checkpoint and close a file that is well. Without room for the checkpoint the log stays beside it.
 
         Raises:
-            sqlite3.Error: the checkpoint failed.
+            sqlite3.Error: the disk failed; `abandon` it.
         """
-        self.checkpoint()
+        try:
+            self.checkpoint()
+        except sqlite3.Error as error:
+            if trouble_of(error, self._files.folder) is Trouble.DISK:
+                raise
         self._checkpointer.close()
         self._writer.close()
         self._mark.close()

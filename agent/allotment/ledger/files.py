@@ -24,6 +24,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+from allotment.ledger.ballast import drop_ballast
 from allotment.observe.clock import Clock, SystemClock
 
 __all__ = ["LedgerFiles", "finish_replacement", "set_aside", "sync_folder"]
@@ -89,9 +90,8 @@ def set_aside(folder: Path, reason: str, *, clock: Clock | None = None) -> Path:
     try:
         return _move(folder, names, reason, clock)
     except OSError:
-        if not files.ballast.exists():
+        if not drop_ballast(files.ballast):
             raise
-        files.ballast.unlink()
         return _move(folder, names, reason, clock)
 
 

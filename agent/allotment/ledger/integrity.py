@@ -39,8 +39,8 @@ def check_file(connection: sqlite3.Connection) -> None:
             f"the ledger has schema {version}, this release knows schemas up to {VERSION}: install the release that "
             "wrote it, or a newer one"
         )
-    complaints = [str(row[0]) for row in connection.execute("PRAGMA quick_check(5)")]
-    if complaints != ["ok"]:
+    complaints = _complaints(connection, "quick_check(5)")
+    if complaints:
         raise LedgerDamaged(f"the ledger is damaged: {'; '.join(complaints)}")
 
 
@@ -81,7 +81,7 @@ def problems(connection: sqlite3.Connection) -> list[str]:
     """All that is wrong with the file, for people; the thorough check that includes every index."""
     found: list[str] = []
     try:
-        found += [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
+        found += _complaints(connection, "integrity_check(20)")
         check_file(connection)
         if version_of(connection) == VERSION:
             read_content(connection)
@@ -92,3 +92,9 @@ def problems(connection: sqlite3.Connection) -> list[str]:
     except sqlite3.Error as error:
         found.append(describe(error))
     return found
+
+
+def _complaints(connection: sqlite3.Connection, check: str) -> list[str]:
+    """What SQLite's own check finds, a line each; nothing when all is well."""
+    lines = [line for row in connection.execute(f"PRAGMA {check}") for line in str(row[0]).splitlines()]
+    return [line for line in lines if line != "ok" and not line.startswith("***")]

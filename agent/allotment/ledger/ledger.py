@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from allotment.addressing.book import BookState
 from allotment.addressing.errors import InternalError, LedgerDamaged, LedgerUnavailable
-from allotment.ledger.ballast import BALLAST_BYTES, Ballast
+from allotment.ledger.ballast import BALLAST_BYTES, Ballast, drop_ballast
+from allotment.ledger.callers import Callers, Request
 from allotment.ledger.changes import DeleteObject, PutObject
 from allotment.ledger.connection import connect
 from allotment.ledger.database import Database
@@ -20,7 +21,7 @@ from allotment.ledger.history import HistoryQuery, HistoryRow, read_history
 from allotment.ledger.replacement import create
 from allotment.ledger.rows import RowError
 from allotment.ledger.state import Content, new_ledger_id
-from allotment.ledger.writer import Request, Writer
+from allotment.ledger.writer import RETRY_PAUSE, Writer
 from allotment.observe.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Ledger:
         clock: Clock,
         history_rows: int,
         ballast_bytes: int,
+        retry_pause: float,
         observer: LedgerObserver,
     ) -> None:
         self.ledger_id = found.ledger_id
@@ -70,11 +72,10 @@ class Ledger:
             database,
             files,
             Ballast(files.ballast, ballast_bytes),
-            content=self._content,
-            written=self._written,
+            Callers(content=self._content, written=self._written, observer=observer),
             history_limit=history_rows,
+            retry_pause=retry_pause,
             clock=clock,
-            observer=observer,
         )
 
     @classmethod
@@ -87,11 +88,13 @@ class Ledger:
         clock: Clock | None = None,
         history_rows: int = HISTORY_ROWS,
         ballast_bytes: int = BALLAST_BYTES,
+        retry_pause: float = RETRY_PAUSE,
         observer: LedgerObserver | None = None,
     ) -> Ledger:
         """Open the ledger in `folder`, which exists and is ours alone (`StateLock`), or make one.
 
         A replacement of the file that a crash cut short is finished first. `boot` is the kernel's boot ID.
+        `history_rows` ended leases are kept. `retry_pause` is the seconds until a failing disk is first tried again.
 
         Raises:
             LedgerDamaged: it doesn't say what was written: `set_aside`, open again, rebuild.
@@ -117,6 +120,7 @@ class Ledger:
             clock=clock or SystemClock(boot),
             history_rows=history_rows,
             ballast_bytes=ballast_bytes,
+            retry_pause=retry_pause,
             observer=observer or SilentObserver(),
         )
 
@@ -271,9 +275,8 @@ def _create(files: LedgerFiles, boot: str) -> None:
     try:
         create(files, content)
     except (OSError, sqlite3.Error) as error:
-        if not (is_full(error) and files.ballast.exists()):
+        if not (is_full(error) and drop_ballast(files.ballast)):
             raise
-        files.ballast.unlink()
         create(files, content)
 
 
@@ -282,9 +285,8 @@ def _open(files: LedgerFiles, boot: str, history_rows: int) -> tuple[Database, C
         return Database.open(files, boot=boot, history_limit=history_rows)
     except LedgerUnavailable as error:
         # Even opening takes some room. The ballast is there so that a full disk lets go of what ended.
-        if not (error.__cause__ is not None and is_full(error.__cause__) and files.ballast.exists()):
+        if not (error.__cause__ is not None and is_full(error.__cause__) and drop_ballast(files.ballast)):
             raise
-        files.ballast.unlink()
         return Database.open(files, boot=boot, history_limit=history_rows)
 
 

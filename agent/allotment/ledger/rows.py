@@ -131,7 +131,7 @@ class Decoder:
                     pod_name=str(pod),
                     pod_uid=str(uid),
                     conf_name=self._text(conf),
-                    kind=LeaseKind(kind),
+                    kind=LeaseKind(str(kind)),
                 ),
                 sequence=int(sequence),
                 since=Moment(self._text(boot), float(since)),

@@ -71,7 +71,8 @@ def write_file(path: Path, content: Content) -> None:
     Raises:
         sqlite3.Error, OSError: the disk refused; what is at `path` is worth nothing.
     """
-    connection = connect(path, create=True)
+    path.touch(mode=0o600, exist_ok=False)  # SQLite gives its other files the same permissions
+    connection = connect(path)
     try:
         # No journal is needed for a file that is thrown away unless it becomes whole; it is synced once, below.
         connection.execute("PRAGMA journal_mode = OFF")

@@ -18,15 +18,16 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from allotment.addressing.errors import AllotmentError, InternalError, LedgerUnavailable
+from allotment.addressing.errors import InternalError, LedgerUnavailable
+from allotment.ledger.callers import Callers, Request
 from allotment.ledger.changes import gives
 from allotment.ledger.checkpointer import Checkpointer
 from allotment.ledger.failures import Trouble, describe, free_bytes, is_full, trouble_of
-from allotment.ledger.health import LedgerObserver, LedgerState
+from allotment.ledger.health import LedgerState
 from allotment.ledger.replacement import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from allotment.ledger.ballast import Ballast
     from allotment.ledger.changes import Write
@@ -35,20 +36,13 @@ if TYPE_CHECKING:
     from allotment.ledger.state import Content
     from allotment.observe.clock import Clock
 
-__all__ = ["Request", "Writer"]
+__all__ = ["RETRY_PAUSE", "Writer"]
 
+RETRY_PAUSE: Final = 0.5
+"""Seconds until a disk in trouble is tried again, the first time; doubled each time up to `_PAUSE_MOST`."""
 _BATCH: Final = 512
-_PAUSE_FIRST: Final = 0.5
 _PAUSE_MOST: Final = 30.0
 _CALM: Final = 600.0
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """What one caller wants written, all or none."""
-
-    writes: tuple[Write, ...]
-    future: asyncio.Future[None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,27 +58,21 @@ class _Stop:
 
 
 _Item: TypeAlias = Request | _Failed | _Stop
-_Outcome: TypeAlias = tuple[Request, AllotmentError | None]
 
 
 class Writer:
-    """Owns the database, its state, and the thread that writes.
-
-    `content` is called on the event loop and returns what must be on disk: exactly what was acknowledged. `written`
-    is called there too, with each request that is on disk, before its future is resolved.
-    """
+    """Owns the database, its state, and the thread that writes. `retry_pause` is in seconds."""
 
     def __init__(
         self,
         database: Database,
         files: LedgerFiles,
         ballast: Ballast,
+        callers: Callers,
         *,
-        content: Callable[[], Content],
-        written: Callable[[Request], None],
         history_limit: int,
+        retry_pause: float,
         clock: Clock,
-        observer: LedgerObserver,
     ) -> None:
         self.database = database
         self.state = LedgerState.OPEN
@@ -96,17 +84,14 @@ class Writer:
         self.died: BaseException | None = None
         self._files = files
         self._ballast = ballast
-        self._content = content
-        self._written = written
+        self._callers = callers
         self._history_limit = history_limit
         self._clock = clock
-        self._observer = observer
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        self._watchers: list[asyncio.Future[None]] = []
-        self._pause = _PAUSE_FIRST
+        self._closing = False
+        self._pause = self._first_pause = retry_pause
         self._due = 0.0
         self._replaced_at = float("-inf")
         self._checkpointer = Checkpointer(self.fail, files.folder)
@@ -121,6 +106,8 @@ class Writer:
         future = loop.create_future()
         if self.died is not None:
             future.set_exception(InternalError(f"the ledger's writer has ended: {self.died!r}; restart the agent"))
+        elif self._closing:
+            future.set_exception(LedgerUnavailable("the ledger is closed: the agent is stopping"))
         elif self.state is LedgerState.FAILED:
             future.set_exception(LedgerUnavailable(self.reason))
         elif not writes:
@@ -136,24 +123,20 @@ class Writer:
     async def close(self) -> None:
         """Write what waits, then end the threads and close the file (a file that failed is left as it is)."""
         loop = self._started()
+        self._closing = True
         self._queue.put(_Stop())
         await loop.run_in_executor(None, self._ended.wait)
 
     async def watch(self) -> None:
         """See `Ledger.watch`."""
-        loop = self._started()
-        ended = loop.create_future()
-        self._watchers.append(ended)
-        await ended
+        self._started()
+        await self._callers.watch()
 
     def _started(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
-        if self._thread is None:
-            self._loop = loop
+        if self._callers.bind(loop):
             self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
             self._thread.start()
-        elif loop is not self._loop:
-            raise InternalError("the ledger belongs to another event loop")
         return loop
 
     # -- the thread -----------------------------------------------------------------------------------------------
@@ -167,11 +150,11 @@ class Writer:
             self.died = error
             self.database.abandon()
             self._refuse_rest()
-            self._post(self._observer.changed, LedgerState.FAILED, f"the ledger's writer has ended: {error!r}")
+            self._callers.changed(LedgerState.FAILED, f"the ledger's writer has ended: {error!r}")
         finally:
             self._checkpointer.stop()
             self._ended.set()
-            self._post(self._tell_watchers)
+            self._callers.ended(self.died)
 
     def _turn(self) -> bool:
         """Do what is waiting, or what is due. False when told to stop."""
@@ -213,14 +196,14 @@ class Writer:
         if self.state is LedgerState.FULL and any(gives(request.writes) for request in requests):
             self._try_ballast()
         if self.state is LedgerState.FAILED:
-            self._refuse(requests, self.reason)
+            self._callers.refuse(requests, self.reason)
         elif self.state is LedgerState.FULL:
             self._write_what_gives_back(requests)
         else:
             self._attempt(requests)
 
     def _write_what_gives_back(self, requests: list[Request]) -> None:
-        self._refuse([request for request in requests if gives(request.writes)], self.reason)
+        self._callers.refuse([request for request in requests if gives(request.writes)], self.reason)
         self._attempt([request for request in requests if not gives(request.writes)])
 
     def _attempt(self, requests: list[Request]) -> None:
@@ -234,8 +217,7 @@ class Writer:
             return
         seconds = self._clock.seconds() - began
         self.last_commit = (seconds, len(requests))
-        outcomes = [(request, _told(error)) for request, error in zip(requests, results, strict=True)]
-        self._post(self._resolve, outcomes, seconds)
+        self._callers.answer(requests, results, seconds)
         self._checkpointer.wake(self.database, sum(len(request.writes) for request in requests))
         if self._checkpointer.is_behind:
             self._help_checkpointer()
@@ -250,7 +232,7 @@ class Writer:
     def _not_written(self, requests: list[Request], error: Exception) -> None:
         trouble = trouble_of(error, self._files.folder)
         self.last_error = describe(error)
-        self._post(self._observer.refused, trouble.value)
+        self._callers.refused(trouble.value)
         match trouble:
             case Trouble.FULL:
                 again = self.state is LedgerState.OPEN
@@ -259,12 +241,12 @@ class Writer:
                 if again:
                     self._write_what_gives_back(requests)
                 else:
-                    self._refuse(requests, self.reason)
+                    self._callers.refuse(requests, self.reason)
             case Trouble.BUSY | Trouble.CALLER:
-                self._refuse(requests, f"the ledger can't be written now: {describe(error)}")
+                self._callers.refuse(requests, f"the ledger can't be written now: {describe(error)}")
             case Trouble.DISK:
                 # What was in flight is refused before memory is asked what was acknowledged.
-                self._refuse(requests, f"the ledger's disk failed: {describe(error)}")
+                self._callers.refuse(requests, f"the ledger's disk failed: {describe(error)}")
                 self._disk_failed(error)
 
     # -- a full disk ----------------------------------------------------------------------------------------------
@@ -292,7 +274,7 @@ class Writer:
         self.database.abandon()
         now = self._clock.seconds()
         if now - self._replaced_at > _CALM:
-            self._pause = _PAUSE_FIRST
+            self._pause = self._first_pause
             self._replace()
         else:  # a disk that fails again and again is not worn out with whole files
             self._enter(LedgerState.FAILED, self._failed_reason(error))
@@ -301,7 +283,7 @@ class Writer:
     def _replace(self) -> None:
         """Put a new file with what memory knows in the place of the one that failed."""
         try:
-            content = self._ask_memory()
+            content = self._callers.ask_memory()
             database = self._new_database(content)
         except Exception as error:  # noqa: BLE001  # whatever it is, the answer is to try again later
             self.last_error = describe(error)
@@ -330,47 +312,23 @@ class Writer:
             "down; see to the disk, service then resumes by itself"
         )
 
-    def _ask_memory(self) -> Content:
-        """What was acknowledged, from the event loop's thread.
-
-        Raises:
-            InternalError: the loop has ended, or what is asked there failed.
-        """
-        answered = threading.Event()
-        answer: list[Content | BaseException] = []
-
-        def ask() -> None:
-            try:
-                answer.append(self._content())
-            except BaseException as error:  # noqa: BLE001  # raised again in the thread that asks
-                answer.append(error)
-            answered.set()
-
-        # The callbacks of futures resolved so far are in the loop's queue already; what is asked has to come after
-        # them, because it is they that make in memory what is on disk.
-        loop = self._loop
-        if loop is None or not self._post(loop.call_soon, ask):
-            raise InternalError("the event loop has ended")
-        while not answered.wait(1.0):
-            if loop.is_closed():
-                raise InternalError("the event loop has ended")
-        if isinstance(answer[0], BaseException):
-            raise InternalError(f"memory could not say what was acknowledged: {answer[0]!r}") from answer[0]
-        return answer[0]
-
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
+        """Leave a file that holds all that was acknowledged; when the disk fails now, in a new one."""
         self._checkpointer.stop()
-        if self.state is LedgerState.FAILED:
-            self._replace()
-        if not self.database.abandoned:
+        for _ in range(2):
+            if self.database.abandoned:
+                self._replace()
+            if self.database.abandoned:
+                break
             try:
                 self.database.close()
-            except Exception as error:  # noqa: BLE001  # a last try, below
-                self._disk_failed(error)
-                if not self.database.abandoned:
-                    self.database.close()
+            except Exception as error:  # noqa: BLE001  # whatever it is, the file is not to be closed
+                self.last_error = describe(error)
+                self.database.abandon()
+            else:
+                break
         self._refuse_rest()
 
     def _refuse_rest(self) -> None:
@@ -380,7 +338,7 @@ class Writer:
                 item = self._queue.get_nowait()
                 if isinstance(item, Request):
                     rest.append(item)
-        self._refuse(rest, "the agent is stopping")
+        self._callers.refuse(rest, "the agent is stopping")
 
     # -- small parts ----------------------------------------------------------------------------------------------
 
@@ -396,54 +354,8 @@ class Writer:
         if state is self.state:
             return
         if state is LedgerState.FULL:
-            self._pause = _PAUSE_FIRST
+            self._pause = self._first_pause
             self._put_off(self._clock.seconds())
         self.state = state
         self.changed_at = self._clock.seconds()
-        self._post(self._observer.changed, state, reason)
-
-    def _refuse(self, requests: list[Request], reason: str) -> None:
-        if requests:
-            self._post(self._resolve, [(request, LedgerUnavailable(reason)) for request in requests], None)
-
-    def _post(self, callback: Callable[..., object], *arguments: object) -> bool:
-        """Have the event loop call this; False when it has ended."""
-        if self._loop is None:
-            return False
-        try:
-            self._loop.call_soon_threadsafe(callback, *arguments)
-        except RuntimeError:
-            return False
-        return True
-
-    def _resolve(self, outcomes: list[_Outcome], seconds: float | None) -> None:
-        """Tell each caller how it went; runs on the event loop."""
-        for request, error in outcomes:
-            if error is None:
-                self._written(request)
-            if request.future.done():  # cancelled by a caller that should have shielded it; the disk has it anyway
-                continue
-            if error is None:
-                request.future.set_result(None)
-            else:
-                request.future.set_exception(error)
-        if seconds is not None:
-            self._observer.committed(seconds=seconds, requests=len(outcomes))
-
-    def _tell_watchers(self) -> None:
-        for watcher in self._watchers:
-            if watcher.done():
-                continue
-            if self.died is None:
-                watcher.set_result(None)
-            else:
-                watcher.set_exception(InternalError(f"the ledger's writer has ended: {self.died!r}"))
-
-
-def _told(error: Exception | None) -> AllotmentError | None:
-    """What a caller is told whose change alone could not be written."""
-    if error is None or isinstance(error, AllotmentError):
-        return error
-    told = InternalError(f"the ledger refuses a change: {describe(error)}")
-    told.__cause__ = error
-    return told
+        self._callers.changed(state, reason)
