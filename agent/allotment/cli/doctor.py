@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from allotment.cli import Exit
+from allotment.cli.explanation import as_sentence
 from allotment.cli.informant import informant
 from allotment.cli.output import paint, show_document
 from allotment.node.examination import Examination, Examined
@@ -30,8 +31,9 @@ _MARKS = {Severity.PROBLEM: ("!", "red"), Severity.WARNING: ("-", "yellow"), Sev
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `doctor`."""
     parser.description = (
-        "Compare the agent's memory, the ledger on disk, and the addresses in the pods' network namespaces. Works "
-        "with the agent down. Changes nothing; exits 1 when something is wrong."
+        "Compare the agent's memory, the ledger on disk, and the addresses in the pods'\n"
+        "network namespaces. Works with the agent down. Changes nothing; exits 1 when\n"
+        "something is wrong."
     )
     parser.add_argument("--bin-dir", type=Path, metavar="DIR", help="also look at the CNI plugin in this folder")
     add_arguments(parser, ("socket", "state_dir", "node", "netns_dir", "ballast_mib", "config"))
@@ -88,8 +90,8 @@ def _finding(finding: Finding) -> list[str]:
     mark, style = _MARKS[finding.severity]
     return [
         *(paint(line, style) for line in _wrapped(f"{mark} ", f"{finding.severity.value}: {finding.where}")),
-        *_wrapped("  ", f"{finding.what[0].upper()}{finding.what[1:]}."),
-        *_wrapped("  ", f"To do: {finding.advice}."),
+        *_wrapped("  ", as_sentence(finding.what)),
+        *_wrapped("  ", as_sentence(f"to do: {finding.advice}")),
     ]
 
 

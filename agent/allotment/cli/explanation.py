@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from allotment.node.kept import KeptDel
     from allotment.node.reports import AddressFacts, HistoryEntry, LeaseReport
 
-__all__ = ["address_sentences", "past_sentence"]
+__all__ = ["address_sentences", "as_sentence", "past_sentence"]
 
 
 def address_sentences(
@@ -43,6 +43,13 @@ def past_sentence(entry: HistoryEntry, now: datetime, *, named: Subject) -> str:
     return f"{head}, from {local(entry.given)} to {local(entry.ended.at)}: {_end(entry)}"
 
 
+def as_sentence(text: str) -> str:
+    """With a capital, where a word begins it, and a full stop, where nothing ends it."""
+    word = text.partition(" ")[0]
+    head = text[:1].upper() + text[1:] if word.isalpha() else text
+    return head if head.endswith((".", "?", "!")) else f"{head}."
+
+
 def _sentences(
     facts: AddressFacts, now: datetime, kept: Sequence[KeptDel], gone: Callable[[str], bool | None]
 ) -> Iterator[str]:
@@ -62,7 +69,7 @@ def _sentences(
             yield f"It lies in block {facts.block}{_subnet(facts)}."
         yield from _before(facts, now)
     if facts.phase is not None and facts.phase is not Phase.SERVING and facts.phase_reason:
-        yield f"{facts.phase_reason[0].upper()}{facts.phase_reason[1:]}."
+        yield as_sentence(facts.phase_reason)
 
 
 def _leased(facts: AddressFacts, lease: LeaseReport, now: datetime) -> Iterator[str]:

@@ -31,8 +31,9 @@ _BATCH: Final = 1000
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gc`."""
     parser.description = (
-        "Free the leases whose owner is gone, or show which they are. Without --container or --address these are the "
-        f"leases whose network namespace is gone, in two looks {BETWEEN_LOOKS:g} s apart."
+        "Free the leases whose owner is gone, or show which they are. Without\n"
+        "--container or --address these are the leases whose network namespace is gone,\n"
+        f"in two looks {BETWEEN_LOOKS:g} s apart."
     )
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--dry-run", action="store_true", help="only show them; this is what happens without --yes")

@@ -104,9 +104,10 @@ def _head(report: StatusReport) -> list[str]:
             agent += f" (since {local(report.started)})"
     spool = report.spool
     kept = _count(spool.waiting, "DEL") + " kept" if spool.waiting else "empty"
-    told = [
-        ("node", f"{report.node}, {agent}"),
-        ("source", _source(report.source)),
+    told = [("node", f"{report.node}, {agent}")]
+    if report.running or not report.ledger.reason:
+        told.append(("source", _source(report.source)))
+    told += [
         ("ledger", _ledger(report)),
         ("leases", f"{report.leases} held, {report.resting} resting"),
         ("spool", f"{kept}, in {spool.folder}" if spool.waiting else kept),
@@ -127,7 +128,7 @@ def _head(report: StatusReport) -> list[str]:
 
 def _source(source: SourceReport) -> str:
     if source.kind == "ledger":
-        return "the objects kept in the ledger, as they were last known"
+        return "the objects that the ledger keeps, as they were last known"
     state = "doubted" if source.doubted else "in step" if source.synced else "not read yet"
     if source.problems:
         state += f", {_count(len(source.problems), 'problem')}"
@@ -136,10 +137,11 @@ def _source(source: SourceReport) -> str:
 
 def _ledger(report: StatusReport) -> str:
     ledger = report.ledger
+    if ledger.last_write is None:
+        return f"none in {ledger.folder}"
     parts = [ledger.state, f"{_size(ledger.size)} in {ledger.folder}", f"{_size(ledger.free)} free"]
-    if ledger.last_write is not None:
-        past = f" ({ago(ledger.last_write, report.asked)})" if report.asked is not None and not report.running else ""
-        parts.append(f"last written {local(ledger.last_write)}{past}")
+    past = f" ({ago(ledger.last_write, report.asked)})" if report.asked is not None and not report.running else ""
+    parts.append(f"last written {local(ledger.last_write)}{past}")
     if ledger.last_error:
         parts.append(f"last error: {ledger.last_error}")
     return ", ".join(parts)

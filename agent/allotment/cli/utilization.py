@@ -23,8 +23,8 @@ _LONG: Final = 10**12
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `utilization`."""
     parser.description = (
-        "How full networks and blocks are. FULL counts what can't be handed out now: in use, cooling and reserved. "
-        "-o wide shows each block, and numbers in full."
+        "How full networks and blocks are. FULL counts what can't be handed out now: in\n"
+        "use, cooling and reserved. -o wide shows each block, and numbers in full."
     )
     parser.add_argument("--network", default="", metavar="NAME", help="only this network")
     add_places(parser)

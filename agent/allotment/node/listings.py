@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from allotment.observe.clock import Clock
 
@@ -24,10 +24,14 @@ _SECONDS = 30.0
 
 
 class Listings(Generic[ItemT]):
-    """Hands out sequences in pieces of `size`. At most eight are kept, each for 30 s after it was last asked for."""
+    """Hands out sequences in pieces of about `room` bytes, as `size` says of each item, and one item at least.
 
-    def __init__(self, clock: Clock, size: int) -> None:
+    At most eight are kept, each for 30 s after it was last asked for.
+    """
+
+    def __init__(self, clock: Clock, room: int, size: Callable[[ItemT], int]) -> None:
         self._clock = clock
+        self._room = room
         self._size = size
         self._numbers = itertools.count(1)
         self._kept: OrderedDict[str, tuple[float, Sequence[ItemT]]] = OrderedDict()
@@ -46,7 +50,10 @@ class Listings(Generic[ItemT]):
         return self._piece(name, kept[1], int(begin))
 
     def _piece(self, name: str, items: Sequence[ItemT], begin: int) -> tuple[Sequence[ItemT], str]:
-        end = begin + self._size
+        end, used = begin, 0
+        while end < len(items) and used < self._room:
+            used += self._size(items[end])
+            end += 1
         if end >= len(items):
             return items[begin:], ""
         self._forget()

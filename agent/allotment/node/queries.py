@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from allotment import __version__
 from allotment.addressing.address import parse_address
 from allotment.addressing.errors import ConfigError
 from allotment.addressing.lease import Cause
+from allotment.cni.frames import LIMIT
 from allotment.node.describe import lease_report, problem_reports
 from allotment.node.inquiry import Inquiry
 from allotment.node.kept import count_kept
@@ -49,10 +52,10 @@ if TYPE_CHECKING:
     from allotment.node.view import View
     from allotment.observe.clock import Clock
 
-__all__ = ["PAGE", "Queries", "source_report"]
+__all__ = ["ROOM", "Queries", "source_report"]
 
-PAGE = 1500
-"""Leases in one answer: with the longest names that are accepted, they fit in a frame of 1 MiB."""
+ROOM = LIMIT - (LIMIT >> 2)
+"""Bytes of leases in one answer; the longest lease there can be still fits behind them in a frame."""
 _MOST_FREED = 5000
 
 
@@ -83,7 +86,7 @@ class Queries:
         self._in_flight = in_flight
         self._started = (clock.wall(), clock.seconds())
         self._inquiry = Inquiry(book, ledger, view, clock)
-        self._listings: Listings[Lease] = Listings(clock, PAGE)
+        self._listings: Listings[Lease] = Listings(clock, ROOM, lambda lease: len(encode(lease_report(lease))) + 1)
 
     def table(self) -> Mapping[str, Callable[[bytes], Awaitable[bytes]]]:
         """Each question by its name; arguments and answers are the JSON of `allotment.node.reports`."""
@@ -154,7 +157,12 @@ class Queries:
         return encode(await self._inquiry.explain(decode_question(arguments, ExplainQuery).subject))
 
     async def _history(self, arguments: bytes) -> bytes:
-        return encode(await self._inquiry.history(decode_question(arguments, HistoryQuery)))
+        report = await self._inquiry.history(decode_question(arguments, HistoryQuery))
+        answer = encode(report)
+        while len(answer) > ROOM and report.entries:  # names can be long; what doesn't fit is said to be cut off
+            report = replace(report, entries=report.entries[: len(report.entries) // 2], cut=True)
+            answer = encode(report)
+        return answer
 
     async def _utilization(self, arguments: bytes) -> bytes:
         return encode(self._inquiry.utilization(decode_question(arguments, UtilizationQuery)))
