@@ -1,5 +1,4 @@
-"""I1 I2 I3 I4 I5 I7 I13 I15 over any order of ADD, DEL, retry, hang-up, lost answer, GC, crash, reboot, clock jump, disk
-fault and manifest edit.
+"""I1 I2 I3 I4 I7 I13 I15 over any order of calls, hang-ups, lost answers, crashes, clock jumps, disk faults and edits.
 
 The machine drives the real `Attachments` on a real `LeaseBook`; the disk is `MemoryStore`, whose `state` is all that
 survives a crash. What a caller was told (and acknowledged) is written down on the side and compared after each step.
@@ -8,6 +7,7 @@ survives a crash. What a caller was told (and acknowledged) is written down on t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
@@ -23,7 +23,7 @@ from allotment.addressing.lease import Cause, LeaseKind, Moment
 from allotment.addressing.plan import BlockPlan, Layer, NetworkPlan, Refusal
 from allotment.cni.request import CniRequest, Verb
 from allotment.node.attachments import Attachments
-from allotment.testing.clock import ManualClock
+from allotment.testing.clock import ManualClock, let_run
 from allotment.testing.store import MemoryStore
 
 BLOCKS = tuple(parse_prefix(text) for text in ("10.1.0.0/29", "fd00:1::/125"))
@@ -87,12 +87,10 @@ class Machine(RuleBasedStateMachine):
     async def settle(self) -> None:
         """Let everything that can go on do so."""
         self.store.finish()
-        for _ in range(8):
-            await asyncio.sleep(0)
+        await let_run()
         if not self.store.stalled:
             self.store.finish()
-            for _ in range(8):
-                await asyncio.sleep(0)
+            await let_run()
 
     def start(self) -> None:
         """The agent starts from what is on disk."""
@@ -212,7 +210,7 @@ class Machine(RuleBasedStateMachine):
     def hang_up(self, data) -> None:
         """The caller of a call in flight goes away."""
         call = data.draw(st.sampled_from(sorted(self.pending)))
-        pod, task = self.pending.pop(call)
+        _, task = self.pending.pop(call)
 
         async def inside() -> None:
             task.cancel()
@@ -227,10 +225,8 @@ class Machine(RuleBasedStateMachine):
 
         async def inside() -> None:
             async def work() -> None:
-                try:
+                with contextlib.suppress(LedgerUnavailable):
                     await self.attachments.delete(request(Verb.DEL, pod), "test")
-                except LedgerUnavailable:
-                    pass
 
             self.spawn(work())
             await self.settle()
@@ -239,7 +235,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(pod=PODS, age=st.floats(0.1, 50.0))
     def late_delete(self, pod: str, age: float) -> None:
-        """A DEL that was written down a while ago and is replayed now: it never ends a lease younger than itself (I7)."""
+        """A DEL that was kept a while ago and is replayed now: it never ends a lease younger than itself (I7)."""
         before = Moment(self.clock.boot, self.clock.seconds() - age)
         younger = {
             lease.sequence
@@ -252,10 +248,8 @@ class Machine(RuleBasedStateMachine):
 
         async def inside() -> None:
             async def work() -> None:
-                try:
+                with contextlib.suppress(LedgerUnavailable):
                     await self.attachments.delete(request(Verb.DEL, pod), "spool", before=before, cause=Cause.SPOOL)
-                except LedgerUnavailable:
-                    pass
 
             self.spawn(work())
             await self.settle()
@@ -330,8 +324,7 @@ class Machine(RuleBasedStateMachine):
                 task.cancel()
             for task in list(self.background):
                 task.cancel()
-            for _ in range(8):
-                await asyncio.sleep(0)
+            await let_run()
 
         self.run(vanish())
         self.pending.clear()

@@ -1,4 +1,4 @@
-"""What callers and the disk can do to one attachment, case by case; the state machine has the orders nobody thought of."""
+"""What callers and the disk can do to one attachment, case by case; the state machine has all other orders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from allotment.addressing.lease import Moment
 from allotment.addressing.plan import BlockPlan, Layer, NetworkPlan, Refusal
 from allotment.cni.request import CniRequest, Verb
 from allotment.node.attachments import Attachments
-from allotment.testing.clock import ManualClock
+from allotment.testing.clock import ManualClock, let_run
 from allotment.testing.store import MemoryStore
 
 BLOCK = parse_prefix("10.1.0.0/28")
@@ -56,8 +56,7 @@ class Node:
 
     async def idle(self) -> None:
         """Until nothing in the background can go on."""
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await let_run()
 
     def held(self, container: str) -> tuple:
         return self.book.find(("blue", container, "eth0"))
