@@ -31,12 +31,12 @@ LIMIT = 10  # seconds that a test waits before it fails
 class Agent:
     """One run of the source on a folder; `until` waits for a View that says what is asked for."""
 
-    def __init__(self, folder: Path, clock: Clock | None = None) -> None:
+    def __init__(self, folder: Path, clock: Clock | None = None, *, grace: float = 0.15) -> None:
         self.manifests = folder / "manifests"
         self.state = folder / "state"
         self.clock = clock or SystemClock("boot-1")
         self.source = ManifestSource(
-            self.manifests, StateFolder(self.state), "n1", self.clock, structlog.get_logger(), grace=0.15
+            self.manifests, StateFolder(self.state), "n1", self.clock, structlog.get_logger(), grace=grace
         )
         self.view = View()
         self.published = 0
@@ -252,7 +252,7 @@ async def test_many_quick_edits_end_in_the_last_state_with_few_looks(place):
 
 async def test_a_file_written_in_pieces_disturbs_nothing(place):
     text = blue(7) + "---\n" + reservation()
-    async with Agent(place) as agent:
+    async with Agent(place, grace=LIMIT) as agent:
         agent.write("all.yaml", blue(1) + "---\n" + reservation())
         await agent.until(cooldown(1))
         seen: list[View] = []
