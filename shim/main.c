@@ -238,6 +238,7 @@ static const char *spool(void) {
     (void)mkdir(path, 0700); /* missing after a reboot, before the agent; what fails here fails in open as well */
     if ((above = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) return strerror(errno);
     if (!mkdirat(above, "spool", 0700)) (void)fsync(above);
+    else if (errno != EEXIST) return strerror(errno);
     below = openat(above, "spool", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     return below < 0 || !store(below, temporary, final) ? strerror(errno) : NULL;
 }

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from allotment.addressing.errors import AllotmentError, DecodeError, TryAgain
+from allotment.addressing.errors import AllotmentError, DecodeError, InternalError, TryAgain
 from allotment.cni.answers import answer
 from allotment.cni.exchange import Call, Handler, Reply
 from allotment.cni.frames import (
@@ -276,7 +276,7 @@ class Connection:
             frame = encode_reply(reply)
         except DecodeError as error:
             await self._undo(call, reply)
-            self._failed(call.id, error)
+            self._failed(call.id, _unsendable(error))
             return
         self._reply = reply
         if self._state is _State.CLOSED:
@@ -288,13 +288,17 @@ class Connection:
     async def _answer_query(self, name: str, arguments: bytes) -> None:
         request_id = self._host.next_id()
         try:
-            frame = encode_reply(Reply(await self._host.handler.query(name, arguments)))
+            body = await self._host.handler.query(name, arguments)
         except AllotmentError as error:
-            frame = _failure(error, request_id)
+            self._send(_failure(error, request_id))
+            return
         except Exception as error:  # noqa: BLE001  # as above
             self._failed(request_id, error)
             return
-        self._send(frame)
+        try:
+            self._send(encode_reply(Reply(body)))
+        except DecodeError as error:
+            self._failed(request_id, _unsendable(error))
 
     def _failed(self, request_id: str, error: Exception) -> None:
         if self._host.watcher is not None:
@@ -390,6 +394,12 @@ class Connection:
         self._state = _State.CLOSED
         self._host.forget(self._fd)
         self._sock.close()
+
+
+def _unsendable(error: DecodeError) -> InternalError:
+    fault = InternalError(f"the answer cannot be sent: {error.message}")
+    fault.__cause__ = error
+    return fault
 
 
 def _failure(error: BaseException, request_id: str) -> bytes:

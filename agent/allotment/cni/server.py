@@ -155,8 +155,9 @@ class CniServer:
         await self._until_idle(self.limits.undo)
         if self._sweeper is not None:
             self._sweeper.cancel()
-        self.loop.remove_reader(self._epoll.fileno())
-        self._epoll.close()
+        if not self._epoll.closed:
+            self.loop.remove_reader(self._epoll.fileno())
+            self._epoll.close()
         if not self._ended.done():
             self._ended.set_result(None)
         return ended
