@@ -78,7 +78,7 @@ def text(
     lines: list[str] = []
     if report.kind is not Subject.ADDRESS:
         lines.append(paint(_headline(report), "bold"))
-    for facts in report.addresses:
+    for facts in sorted(report.addresses, key=lambda facts: facts.lease is None):
         if lines:
             lines.append("")
         first, *rest = address_sentences(facts, now, kept=kept, gone=gone)
@@ -101,7 +101,9 @@ def _headline(report: ExplainReport) -> str:
 
 def _past(report: ExplainReport, now: datetime, limit: int | None) -> list[str]:
     lines: list[str] = []
-    shown = report.past if limit is None else report.past[:limit]
+    told = [facts.last for facts in report.addresses if facts.lease is None] if report.kind is Subject.ADDRESS else []
+    past = [entry for entry in report.past if entry not in told]
+    shown = past if limit is None else past[:limit]
     if shown:
         lines += ["", "Earlier:"]
         for entry in shown:
@@ -112,7 +114,7 @@ def _past(report: ExplainReport, now: datetime, limit: int | None) -> list[str]:
                 subsequent_indent="    ",
                 break_on_hyphens=False,
             )
-        if len(report.past) > len(shown):
+        if len(past) > len(shown):
             lines.append(f"    … `allotment history {_flag(report)}` has more")
     if report.past_unknown:
         lines += ["", f"What was before can't be read now: {report.past_unknown}"]

@@ -65,7 +65,7 @@ def _sentences(
                 f"Its cooldown of {facts.cooldown:g} s ends in {math.ceil(facts.cooling_left)} s; "
                 "never-used addresses go before it even then."
             )
-        if facts.block:
+        if facts.block and not facts.held_back:
             yield f"It lies in block {facts.block}{_subnet(facts)}."
         yield from _before(facts, now)
     if facts.phase is not None and facts.phase is not Phase.SERVING and facts.phase_reason:

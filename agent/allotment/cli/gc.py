@@ -18,12 +18,12 @@ from allotment.node.reports import GcItem, GcQuery, LeasesQuery, time_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from allotment.cli.informant import Informant
     from allotment.node.reports import LeaseReport
 
-__all__ = ["columns", "configure", "free", "run"]
+__all__ = ["columns", "configure", "free", "rows", "run"]
 
 _BATCH: Final = 1000
 
@@ -116,24 +116,29 @@ def free(candidates: Sequence[Candidate], asked: Informant) -> dict[int, str]:
     return outcomes
 
 
-def _show(form: str, found: Iterable[Candidate], asked: Informant, outcomes: dict[int, str]) -> None:
-    why = {candidate.lease.sequence: candidate.why for candidate in found}
-    rows: list[dict[str, Any]] = [
-        {**row, "why": why[row["sequence"]], "outcome": outcomes.get(row["sequence"])}
-        for row in lease_rows(candidate.lease for candidate in found)
+def rows(found: Iterable[Candidate], outcomes: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Candidates as rows, by network and address, with what became of each (by sequence number)."""
+    why = {candidate.lease.sequence: candidate for candidate in found}
+    return [
+        {**row, "outcome": outcomes.get(row["sequence"]), "why": why[row["sequence"]].why}
+        for row in lease_rows(candidate.lease for candidate in why.values())
     ]
-    now = time_of(asked.clock.wall())
+
+
+def _show(form: str, found: Iterable[Candidate], asked: Informant, outcomes: Mapping[int, str]) -> None:
+    of_lease = lease_columns(form, time_of(asked.clock.wall()))
     show_rows(
-        rows, columns(form, lease_columns(form, now), freed=bool(outcomes)), form, empty="there is nothing to free"
+        rows(found, outcomes), columns(form, of_lease, freed=bool(outcomes)), form, empty="there is nothing to free"
     )
 
 
 def columns(form: str, of_lease: Sequence[Column], *, freed: bool) -> Sequence[Column]:
-    """A lease's columns, and what is or was done with it."""
-    narrow = [column for column in of_lease if column.key != "interface"] if form == "table" else list(of_lease)
-    text: Callable[[Any], str] = str
-    told = Column("outcome", "OUTCOME", text=text) if freed or form in ("json", "yaml") else None
-    return (*narrow, *((told,) if told else ()), Column("why", "WHY", wide=form != "table" or freed))
+    """A lease's columns, and what was done with it, or why it may be freed."""
+    programs = form in ("json", "yaml")
+    left_out = () if form != "table" else ("interface", "given") if freed else ("interface",)
+    narrow = [column for column in of_lease if column.key not in left_out]
+    outcome = (Column("outcome", "OUTCOME"),) if freed or programs else ()
+    return (*narrow, *outcome, Column("why", "WHY", wide=True))
 
 
 def _them(count: int) -> str:

@@ -102,7 +102,7 @@ def columns(form: str) -> Sequence[Column]:
         *owner,
         Column("given", "FROM", text=lambda stamp: when(stamp.time)),
         Column("ended", "UNTIL", text=lambda stamp: when(stamp.time)),
-        Column("cause", "ENDED BY"),
+        Column("cause", "WHY"),
         Column("pod", "POD", wide=True),
         Column("container", "CONTAINER", wide=True),
         Column("interface", "INTERFACE", wide=True),

@@ -73,10 +73,7 @@ def _problems(report: StatusReport) -> Iterator[str]:
         elif network.phase is Phase.GONE and network.leases:
             yield f"network {network.network} is unknown here, but {_count(network.leases, 'lease')} of it are held"
     if report.spool.unreadable:
-        yield (
-            f"{_count(report.spool.unreadable, 'kept DEL')} can't be read and were put aside in "
-            f"{report.spool.folder}/unreadable"
-        )
+        yield f"the spool {report.spool.folder} has {_count(report.spool.unreadable, 'DEL')} that can't be read"
 
 
 def text(report: StatusReport, *, wide: bool) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Self
 
 from allotment.addressing.errors import ConfigError
 
@@ -13,14 +13,19 @@ __all__ = ["Stamp", "ago", "local", "parse_time", "short", "span"]
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """A time in a row: RFC 3339 for programs, and what a column makes of it for people."""
+class Stamp(str):
+    """A time in a row: RFC 3339 as it stands, for programs; a column makes of `time` what a person reads."""
+
+    __slots__ = ("time",)
 
     time: datetime
 
-    def __str__(self) -> str:
-        return self.time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    def __new__(cls, time: datetime) -> Self:
+        """The text of `time`, in UTC, to the millisecond."""
+        text = time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        stamp = super().__new__(cls, text)
+        stamp.time = time
+        return stamp
 
     def age(self, now: datetime) -> str:
         """How long ago it was, in few characters."""

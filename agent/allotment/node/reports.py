@@ -15,6 +15,7 @@ import msgspec
 
 from allotment.addressing.errors import ConfigError, DecodeError
 from allotment.addressing.state import StateKind
+from allotment.api.meta import wire_name
 
 __all__ = [
     "AddressFacts",
@@ -65,7 +66,7 @@ class _Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """Arguments of a query: a field that the agent doesn't know is refused, or it would answer another question."""
 
 
-class _Answer(msgspec.Struct, frozen=True, rename="camel"):
+class _Answer(msgspec.Struct, frozen=True, rename=wire_name):
     """Part of an answer: a field that the CLI doesn't know is passed over."""
 
 

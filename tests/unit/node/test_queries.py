@@ -30,7 +30,7 @@ async def test_a_fresh_node_says_so(world):
     assert status["node"] == "node-3"
     assert status["running"]
     assert status["ledger"]["state"] == "open"
-    assert status["ledger"]["ledgerId"] == world.ledger.ledger_id
+    assert status["ledger"]["ledgerID"] == world.ledger.ledger_id
     assert (status["leases"], status["resting"], status["inFlight"]) == (0, 0, 0)
     assert [(entry["network"], entry["phase"]) for entry in status["networks"]] == [("blue", "serving")]
     assert status["networks"][0]["blocks"] == ["10.4.1.0/24", "fd00:4::/64"]
