@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from bench import attach, lasting, report
 from bench.figures import Outcome
+from bench.load import LoadError
 from bench.machine import facts, load_average
 from bench.stage import Stage
 
@@ -44,7 +45,11 @@ def main() -> int:
     before, begin = load_average(), clock(CLOCK_MONOTONIC)
     outcome = Outcome()
     with Stage(options.folder, rounds=options.rounds, quick=options.quick) as stage:
-        outcome.extend(_run(options.only, stage))
+        try:
+            outcome.extend(_run(options.only, stage))
+        except LoadError as error:
+            _say(f"{error}\n{stage.log_ends()}")
+            return 1
         about = facts(options.folder)
     outcome.figures = [figure for figure in outcome.figures if figure.scenario in options.only]
     about["load average"] = f"{before:.2f} before, {load_average():.2f} after"
@@ -72,8 +77,8 @@ def _run(names: list[str], stage: Stage) -> list[Outcome]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    only = os.environ.get("BENCH") or ",".join(SCENARIOS)
-    parser.add_argument("--only", default=only, type=_names, help=f"of {','.join(SCENARIOS)} (variable BENCH)")
+    only = [os.environ.get("BENCH") or ",".join(SCENARIOS)]
+    parser.add_argument("only", nargs="*", default=only, help=f"of {', '.join(SCENARIOS)} (variable BENCH; all)")
     rounds = int(os.environ.get("ROUNDS") or 0)
     parser.add_argument("--rounds", type=int, default=rounds, help="how often each is measured (variable ROUNDS)")
     quick = bool(os.environ.get("QUICK"))
@@ -82,14 +87,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=folder, help="where state folders are made: on a real disk")
     parser.add_argument("--results", type=Path, default=folder, help="where the results are written")
     options = parser.parse_args()
-    options.rounds = max(options.rounds, 1) if options.rounds else (3 if options.quick else 9)
+    options.only = _names(parser, ",".join(options.only))
+    options.rounds = max(options.rounds, 1) if options.rounds else (5 if options.quick else 15)
     return options
 
 
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
+def _names(parser: argparse.ArgumentParser, text: str) -> list[str]:
+    names = text.replace(",", " ").split()
     if unknown := [name for name in names if name not in SCENARIOS]:
-        raise argparse.ArgumentTypeError(f"no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
+        parser.error(f"no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
     return names
 
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import CLOCK_MONOTONIC
 from time import clock_gettime_ns as clock
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from allotment.cni.client import AsyncClient, error_of
+import msgspec
+
+from allotment.cni.client import AsyncClient, Client, error_of
+from allotment.node.reports import UtilizationReport
 from bench import programs
 from bench.load import LoadError, Plugin, measure
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["NETWORK", "Agent", "Usage", "call_environment", "shim"]
 
@@ -75,11 +75,13 @@ def call_environment(container: str, namespace: str) -> dict[str, str]:
 class Agent:
     """One agent with a state folder below `folder`; `run` is a folder for sockets, whose paths must be short."""
 
-    def __init__(self, name: str, folder: Path, run: Path, namespace: str, *, profiler: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, name: str, folder: Path, run: Path, namespace: str, *, runner: tuple[str, ...] = ("-m", "allotment.cli")
+    ) -> None:
         self.name = name
         self._folder = folder / name
         self._run = run / name
-        self._profiler = profiler  # put before "-m allotment.cli"
+        self._runner = runner  # Python's arguments that make it run the command
         self._process: subprocess.Popen[bytes] | None = None
         self._listener: socket.socket | None = None
         self.socket = self._run / "cni.sock"
@@ -140,8 +142,9 @@ class Agent:
         if self._listener is not None:
             command += ["--listen", str(self._listener.fileno())]
             keep = (self._listener.fileno(),)
-        command += ["--", sys.executable, *self._profiler, "-m", "allotment.cli", "agent", *self._flags()]
-        env = {**os.environ, "NOTIFY_SOCKET": str(self._run / "notify")}
+        command += ["--", sys.executable, *self._runner, "agent", *self._flags()]
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # that was for us
+        env |= {"NOTIFY_SOCKET": str(self._run / "notify")}
         begin = clock(CLOCK_MONOTONIC)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -162,9 +165,9 @@ class Agent:
         try:
             code = self._process.wait(_PATIENCE)
         except subprocess.TimeoutExpired as error:
-            raise LoadError(f"the agent {self.name} doesn't end after SIGTERM\n{self._log_end()}") from error
+            raise LoadError(f"the agent {self.name} doesn't end after SIGTERM\n{self.log_end()}") from error
         if code:
-            raise LoadError(f"the agent {self.name} ended with {code} after SIGTERM\n{self._log_end()}")
+            raise LoadError(f"the agent {self.name} ended with {code} after SIGTERM\n{self.log_end()}")
         return (clock(CLOCK_MONOTONIC) - begin) / 1e9
 
     def check(self) -> None:
@@ -190,9 +193,15 @@ class Agent:
             descriptors=len(list(Path(f"/proc/{self.pid}/fd").iterdir())),
         )
 
-    def ask(self, name: str, arguments: Mapping[str, object]) -> object:
-        """One of the CLI's questions."""
-        return json.loads(asyncio.run(AsyncClient(self.socket).query(name, json.dumps(arguments).encode())))
+    def held(self) -> int:
+        """Addresses in use, as the agent itself says."""
+        answer = Client(self.socket).query("utilization")
+        return sum(int(use.in_use) for use in msgspec.json.decode(answer, type=UtilizationReport).networks)
+
+    def log_end(self) -> str:
+        """The last lines of its log."""
+        lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
+        return "\n".join(lines[-15:])
 
     @property
     def _log(self) -> Path:
@@ -217,12 +226,9 @@ class Agent:
             except TimeoutError:
                 if self._process.poll() is not None:
                     raise LoadError(
-                        f"the agent {self.name} ended with {self._process.returncode}\n{self._log_end()}"
+                        f"the agent {self.name} ended with {self._process.returncode}\n{self.log_end()}"
                     ) from None
-        raise LoadError(f"the agent {self.name} is not ready after {_PATIENCE:.0f} s\n{self._log_end()}")
-
-    def _log_end(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+        raise LoadError(f"the agent {self.name} is not ready after {_PATIENCE:.0f} s\n{self.log_end()}")
 
     async def _fill(self, numbers: range) -> None:
         client = AsyncClient(self.socket)

@@ -39,11 +39,11 @@ def one_caller(stage: Stage) -> Outcome:
     floor = outcome.reading("add", "fork, exec, exit", "do-nothing binary")
     sync = outcome.reading("add", "fdatasync of 4 KiB", "disk")
     for _ in range(stage.rounds):
-        count = stage.size(80)
+        count = stage.size(40)
         mine = measure(stage.ours.plugin, VERBS, count, first=stage.numbers(count))
         floor.add(measure(stage.nothing, ["NOTHING"], count).latencies["NOTHING"])
         sync.add(stage.sync(count))
-        few = stage.size(24)
+        few = stage.size(12)
         rival = measure(stage.rival, VERBS, few, first=stage.numbers(few))
         status.add(measure(stage.ours.plugin, ["STATUS"], count).latencies["STATUS"])
         for verb in VERBS:
@@ -102,7 +102,7 @@ def _throughput(stage: Stage, callers: int, outcome: Outcome) -> None:
     floor = outcome.reading("throughput", f"fork, exec, exit, {callers} callers", "do-nothing binary", "/s")
     spent: list[tuple[float, float, float]] = []
     answers = stage.folder / f"answers-{callers}"
-    for _ in range(max(3, stage.rounds // 2)):
+    for _ in range(max(3, stage.rounds // 3)):
         for who, (plugin, count) in contenders.items():
             first = stage.numbers(count)
             for verb in VERBS:

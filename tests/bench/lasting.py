@@ -149,6 +149,8 @@ def _replace(stage: Stage, agent: Agent, name: str, outcome: Outcome) -> None:
         outcome.problems.append(f"replace, {name}: the first that failed: {done.first_failure}")
     if spooled := _spooled(agent):
         outcome.problems.append(f"replace, {name}: {spooled} DELs are still in the spool")
+    if (held := agent.held()) != HELD:
+        outcome.problems.append(f"replace, {name}: {held} addresses are in use afterwards, not {HELD}")
     slowest = max(max(done.latencies[verb]) for verb in verbs) / 1e3
     made_of = (
         f"{done.calls:,} calls; the slowest took {slowest:,.0f} ms; away for {statistics.median(away.rounds):.0f} ms"

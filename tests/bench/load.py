@@ -93,7 +93,10 @@ def measure(
     """
     command = _command(plugin, verbs, callers, answers)
     command += ["--count", str(count), "--first", str(first), "--", str(plugin.binary)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=_LONGEST)
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=_LONGEST)
+    except subprocess.TimeoutExpired as error:
+        raise LoadError(f"{plugin.name}: {count} of {'+'.join(verbs)} are not done after {_LONGEST} s") from error
     if done.returncode:
         raise LoadError(f"the load driver ended with {done.returncode}: {' '.join(command)}")
     result = _measured(done.stdout)

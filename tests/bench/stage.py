@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from bench import programs
 from bench.agent import Agent
@@ -33,6 +33,7 @@ class Stage:
         self.quick = quick
         self._home = folder
         self._ends = ExitStack()
+        self._agents: list[Agent] = []
         self._numbers = 1_000_000  # operations are numbered above the leases that are held
 
     def __enter__(self) -> Self:
@@ -62,9 +63,15 @@ class Stage:
         """A number of calls, smaller in quick mode."""
         return max(1, count // 4) if self.quick else count
 
-    def agent(self, name: str) -> Agent:
+    def agent(self, name: str, **options: Any) -> Agent:
         """A new agent, not started, that is killed with the stage."""
-        return self._ends.enter_context(Agent(name, self.folder, self._run, self.namespace))
+        agent = self._ends.enter_context(Agent(name, self.folder, self._run, self.namespace, **options))
+        self._agents.append(agent)
+        return agent
+
+    def log_ends(self) -> str:
+        """The last lines of every agent's log, for when something failed."""
+        return "\n".join(f"log of the agent {agent.name}:\n{agent.log_end()}" for agent in self._agents)
 
     @functools.cached_property
     def ours(self) -> Agent:
