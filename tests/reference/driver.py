@@ -30,13 +30,15 @@ class CniError(Exception):
 class Runtime:
     """One configuration list and where its plugins and results lie.
 
-    `conflist` is written to `folder` anew for each operation, so a test may change it between two.
+    `conflist` is written to `folder` anew for each operation, so a test may change it between two. `within` is put
+    before the command, such as `nsenter --net=…`, to run the plugins as on another node.
     """
 
     folder: Path
     plugins: list[Path]
     conflist: dict[str, Any]
     environment: dict[str, str] = field(default_factory=dict)
+    within: tuple[str, ...] = ()
     timeout: float = 60.0
 
     def add(
@@ -95,6 +97,7 @@ class Runtime:
         conf = self.folder / "list.conflist"
         conf.write_text(json.dumps(self.conflist))
         command = [
+            *self.within,
             str(cnidriver()),
             *("-plugins", ":".join(str(path) for path in self.plugins)),
             *("-conf", str(conf)),
