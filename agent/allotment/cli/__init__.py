@@ -79,11 +79,19 @@ class _Module(Protocol):
     def run(self, arguments: argparse.Namespace) -> Exit: ...
 
 
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Lays help out for 80 columns whatever the terminal is, so that it reads the same everywhere."""
+class _HelpFormatter(argparse.HelpFormatter):
+    """Lays help out for 80 columns whatever the terminal is, so that it reads the same everywhere.
+
+    Paragraphs are filled one by one; one that has indented lines is a list, and kept as it is.
+    """
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=24, width=79)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        paragraphs = text.split("\n\n")
+        return "\n\n".join(part if "\n " in f"\n{part}" else fill(part, width, indent) for part in paragraphs)
 
 
 def top_parser() -> argparse.ArgumentParser:

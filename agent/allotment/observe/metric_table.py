@@ -66,13 +66,6 @@ METRICS: Final[tuple[Metric, ...]] = (
         _REQUEST_SECONDS,
     ),
     Metric(
-        "cni_stage_seconds",
-        Kind.HISTOGRAM,
-        "Time that ADDs spent in one stage: waiting for their turn, deciding, waiting for the disk.",
-        {"stage": ("queue", "decide", "commit")},
-        _REQUEST_SECONDS,
-    ),
-    Metric(
         "hang_ups_total",
         Kind.COUNTER,
         "Callers that were gone before they acknowledged their answer; what the call granted was taken back.",
@@ -126,7 +119,6 @@ METRICS: Final[tuple[Metric, ...]] = (
         {"outcome": ("released", "nothing", "unreadable")},
     ),
     Metric("source_problems", Kind.GAUGE, "Objects or files that can't be used; `allotment status` names them.", {}),
-    Metric("source_age_seconds", Kind.GAUGE, "Time since the source of objects was last known to be in step.", {}),
     Metric(
         "log_lines_dropped_total",
         Kind.COUNTER,

@@ -185,14 +185,14 @@ def test_a_line_costs_less_than_30_microseconds():
     try:
         logs.configure(fd=fd)
         log = structlog.get_logger().bind()
-        best = min(_microseconds(log) for _ in range(20))
+        best = min(_microseconds(log) for _ in range(30))
     finally:
         os.close(fd)
-    assert best < 30  # measured: 11; the best of 20 rounds, since a busy machine only ever adds
+    assert best < 30  # measured: 11; the best of many, as a busy machine only ever adds
 
 
 def _microseconds(log) -> float:
-    before = time.perf_counter()
+    before = time.thread_time()
     for _ in range(200):
         log.info(
             "answered",
@@ -205,4 +205,4 @@ def _microseconds(log) -> float:
             seconds=0.00123,
             outcome="granted",
         )
-    return (time.perf_counter() - before) / 200 * 1e6
+    return (time.thread_time() - before) / 200 * 1e6

@@ -92,7 +92,7 @@ def test_two_agents_in_one_process_share_nothing_and_register_nothing_globally()
 def test_what_is_known_beforehand_is_shown_as_zero():
     found = scraped(Metrics("1"))
     assert found["allotment_ledger_errors_total", (("kind", "full"),)] == 0
-    assert found["allotment_cni_stage_seconds_count", (("stage", "commit"),)] == 0
+    assert found["allotment_cni_request_seconds_count", (("verb", "GC"),)] == 0
 
 
 def test_the_accept_header_chooses_the_format():

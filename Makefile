@@ -1,0 +1,80 @@
+# The few commands a person needs. All work from a fresh clone with make and Python 3.11 or newer; what lives in
+# namespaces (demo, bench, some tests) needs root.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+# The first Python that is new enough; PYTHON=… chooses another.
+ifndef PYTHON
+PYTHON := $(firstword $(foreach python,python3 python3.13 python3.12 python3.11,$(shell \
+	$(python) -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $(python))))
+endif
+export PYTHON
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+BIN := .venv/bin
+ALLOWED := $(if $(filter 0,$(shell id -u)),, and not root)
+
+.PHONY: help
+help: ## Show this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+.PHONY: demo
+demo: packages venv ## See what Allotment does, on this machine, in a minute (root)
+	$(BIN)/allotment demo
+
+.PHONY: test
+test: packages venv ## Run all tests but the slow ones; without root, those that don't need it
+	$(BIN)/python -m pytest -m "not slow$(ALLOWED)"
+
+.PHONY: test-quick
+test-quick: venv ## Run the unit and property tests alone
+	$(BIN)/python -m pytest -q -m "not slow and not root" tests/unit tests/property tests/repo
+
+.PHONY: test-slow
+test-slow: packages venv ## Run the slow tests alone
+	$(BIN)/python -m pytest -m "slow$(ALLOWED)"
+
+.PHONY: bench
+bench: packages venv ## Measure, side by side with others, against the bars (root)
+	PYTHONPATH=tests $(BIN)/python -m bench $(BENCH)
+
+.PHONY: lint
+lint: venv ## Check style, types, layers and generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m allotment.cli.reference --check
+
+.PHONY: fmt
+fmt: venv ## Put the code into shape
+	$(BIN)/ruff check --fix --exit-zero --quiet .
+	$(BIN)/ruff format .
+
+.PHONY: generate
+generate: venv ## Write docs/reference from the code
+	$(BIN)/python -m allotment.cli.reference
+
+.PHONY: venv
+venv: .venv/ready shim ## Make the project's own Python environment, with the shim built
+
+.venv/ready: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it, or say make PYTHON=…" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	@touch $@
+
+.PHONY: shim
+shim: .venv/ready ## Build the CNI plugin for both architectures, if it has changed
+	@$(BIN)/python shim/build.py >/dev/null
+
+.PHONY: packages
+packages: ## Install what the distribution has to give, if it is missing (root)
+	@.ci/packages
+
+.PHONY: clean
+clean: ## Remove all that was built
+	rm -rf .venv build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -f agent/allotment/_shim/allotment-* agent/allotment/_shim/.allotment-*
+	find agent controller shim tests -name __pycache__ -type d -prune -exec rm -rf {} +
