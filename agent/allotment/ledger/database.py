@@ -11,7 +11,7 @@ from allotment.addressing.errors import AllotmentError, InternalError, LedgerDam
 from allotment.ledger.changes import Counters, Write, apply
 from allotment.ledger.connection import connect, keep_for_ever, roll_back
 from allotment.ledger.failures import Trouble, describe, trouble_of
-from allotment.ledger.integrity import check_file, check_mark, check_size
+from allotment.ledger.integrity import check_file, check_length, check_mark
 from allotment.ledger.mark import Mark, MarkFile
 from allotment.ledger.rows import RowError
 from allotment.ledger.schema import migrate
@@ -66,13 +66,13 @@ class Database:
         try:
             connection = connect(files.database)
             check_file(connection)
+            check_length(connection, files)
             migrate(connection)
             content, counters = read_content(connection)
             check_mark(files, content)
             if content.boot != boot:
                 connection.execute("UPDATE meta SET value = ? WHERE name = 'boot'", (boot,))
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            check_size(files)
             database = cls(files, content.ledger_id, counters, history_limit=history_limit)
         except Exception as error:
             if connection is not None:

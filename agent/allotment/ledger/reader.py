@@ -63,8 +63,10 @@ class LedgerReader:
             raise
         if version != VERSION:
             self._cleanup.close()
-            kind = "a newer release wrote it" if version > VERSION else "start the agent once to bring it forward"
-            raise LedgerTooNew(f"the ledger in {folder} has schema {version}, not {VERSION}: {kind}")
+            told = f"the ledger in {folder} has schema {version}, not {VERSION}"
+            if version > VERSION:
+                raise LedgerTooNew(f"{told}: a newer release wrote it")
+            raise LedgerUnavailable(f"{told}: start the agent once, to bring it forward")
 
     def __enter__(self) -> Self:
         return self

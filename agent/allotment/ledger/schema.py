@@ -23,70 +23,76 @@ __all__ = ["APPLICATION_ID", "STEPS", "VERSION", "migrate", "version_of"]
 
 APPLICATION_ID: Final = 0x414C4C54  # "ALLT"
 
-_FIRST: Final = """
-CREATE TABLE meta (
-    name  TEXT NOT NULL PRIMARY KEY,
-    value ANY  NOT NULL
-) STRICT, WITHOUT ROWID;
+_FIRST: Final = (
+    """
+    CREATE TABLE meta (
+        name  TEXT NOT NULL PRIMARY KEY,
+        value ANY  NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE lease (
+        network       TEXT    NOT NULL,
+        address       TEXT    NOT NULL,
+        block         TEXT    NOT NULL,
+        container_id  TEXT    NOT NULL,
+        interface     TEXT    NOT NULL,
+        pod_namespace TEXT    NOT NULL,
+        pod_name      TEXT    NOT NULL,
+        pod_uid       TEXT    NOT NULL,
+        conf_name     TEXT    NOT NULL,
+        kind          TEXT    NOT NULL,
+        sequence      INTEGER NOT NULL,
+        boot          TEXT    NOT NULL,
+        since         REAL    NOT NULL,
+        wall          REAL    NOT NULL,
+        netns         TEXT    NOT NULL,
+        PRIMARY KEY (network, address)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE rest (
+        network  TEXT NOT NULL,
+        first    TEXT NOT NULL,
+        last     TEXT NOT NULL,
+        block    TEXT NOT NULL,
+        boot     TEXT NOT NULL,
+        released REAL NOT NULL,
+        wall     REAL NOT NULL,
+        PRIMARY KEY (network, first)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE history (
+        id            INTEGER PRIMARY KEY,
+        network       TEXT    NOT NULL,
+        address       TEXT    NOT NULL,
+        container_id  TEXT    NOT NULL,
+        interface     TEXT    NOT NULL,
+        pod_namespace TEXT    NOT NULL,
+        pod_name      TEXT    NOT NULL,
+        pod_uid       TEXT    NOT NULL,
+        conf_name     TEXT    NOT NULL,
+        kind          TEXT    NOT NULL,
+        sequence      INTEGER NOT NULL,
+        began         REAL    NOT NULL,
+        ended         REAL    NOT NULL,
+        cause         TEXT    NOT NULL,
+        detail        TEXT    NOT NULL
+    ) STRICT
+    """,
+    """
+    CREATE TABLE object (
+        kind TEXT NOT NULL,
+        name TEXT NOT NULL,
+        body BLOB NOT NULL,
+        PRIMARY KEY (kind, name)
+    ) STRICT
+    """,
+)
 
-CREATE TABLE lease (
-    network       TEXT    NOT NULL,
-    address       TEXT    NOT NULL,
-    block         TEXT    NOT NULL,
-    container_id  TEXT    NOT NULL,
-    interface     TEXT    NOT NULL,
-    pod_namespace TEXT    NOT NULL,
-    pod_name      TEXT    NOT NULL,
-    pod_uid       TEXT    NOT NULL,
-    conf_name     TEXT    NOT NULL,
-    kind          TEXT    NOT NULL,
-    sequence      INTEGER NOT NULL,
-    boot          TEXT    NOT NULL,
-    since         REAL    NOT NULL,
-    wall          REAL    NOT NULL,
-    netns         TEXT    NOT NULL,
-    PRIMARY KEY (network, address)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE rest (
-    network  TEXT NOT NULL,
-    first    TEXT NOT NULL,
-    last     TEXT NOT NULL,
-    block    TEXT NOT NULL,
-    boot     TEXT NOT NULL,
-    released REAL NOT NULL,
-    wall     REAL NOT NULL,
-    PRIMARY KEY (network, first)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE history (
-    id            INTEGER PRIMARY KEY,
-    network       TEXT    NOT NULL,
-    address       TEXT    NOT NULL,
-    container_id  TEXT    NOT NULL,
-    interface     TEXT    NOT NULL,
-    pod_namespace TEXT    NOT NULL,
-    pod_name      TEXT    NOT NULL,
-    pod_uid       TEXT    NOT NULL,
-    conf_name     TEXT    NOT NULL,
-    kind          TEXT    NOT NULL,
-    sequence      INTEGER NOT NULL,
-    began         REAL    NOT NULL,
-    ended         REAL    NOT NULL,
-    cause         TEXT    NOT NULL,
-    detail        TEXT    NOT NULL
-) STRICT;
-
-CREATE TABLE object (
-    kind TEXT NOT NULL,
-    name TEXT NOT NULL,
-    body BLOB NOT NULL,
-    PRIMARY KEY (kind, name)
-) STRICT;
-"""
-
-STEPS: Final[tuple[str, ...]] = (_FIRST,)
-"""Step n brings a file of schema n to schema n + 1. Steps are never edited once released; a change is a new step."""
+STEPS: Final[tuple[tuple[str, ...], ...]] = (_FIRST,)
+"""Step n, the statements that bring a file of schema n to n + 1. A released step is never edited: add another."""
 
 VERSION: Final = len(STEPS)
 
@@ -97,7 +103,7 @@ def version_of(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
-def migrate(connection: sqlite3.Connection, *, steps: tuple[str, ...] = STEPS) -> int:
+def migrate(connection: sqlite3.Connection, *, steps: tuple[tuple[str, ...], ...] = STEPS) -> int:
     """Bring the file to the current schema, all steps or none, and return the number it had before.
 
     Raises:
@@ -115,7 +121,7 @@ def migrate(connection: sqlite3.Connection, *, steps: tuple[str, ...] = STEPS) -
     connection.execute("BEGIN IMMEDIATE")
     try:
         for step in steps[before:]:
-            for statement in _statements(step):
+            for statement in step:
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {len(steps)}")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -125,15 +131,3 @@ def migrate(connection: sqlite3.Connection, *, steps: tuple[str, ...] = STEPS) -
             connection.execute("ROLLBACK")
         raise
     return before
-
-
-def _statements(script: str) -> list[str]:
-    """Take a script apart; `executescript` would end our transaction first."""
-    statements: list[str] = []
-    pending = ""
-    for line in script.splitlines(keepends=True):
-        pending += line
-        if sqlite3.complete_statement(pending):
-            statements.append(pending.strip())
-            pending = ""
-    return statements
