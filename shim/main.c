@@ -45,7 +45,7 @@ static const char usage[] =
 
 static enum verb verb = UNKNOWN;
 static struct sockaddr_un address = {.sun_family = AF_UNIX};
-static int64_t deadline;
+static int64_t begin, deadline;
 static const char *why = ""; /* what the last attempt failed of … */
 static int denied;           /* … and whether asking again can't help */
 static unsigned char entry[ENTRY + LIMIT + 1], reply[HEADER + LIMIT + 1]; /* pages that stay untouched cost nothing */
@@ -269,7 +269,7 @@ static int pass_on(int fd) {
 }
 
 static int serve(void) {
-    int64_t begin = milliseconds(), left;
+    int64_t left;
     char digits[24];
     const char *path = address.sun_path, *waited;
     for (int pause = FIRST_WAIT;; pause = pause * 2 < LONGEST_WAIT ? pause * 2 : LONGEST_WAIT) {
@@ -302,7 +302,8 @@ static int configure(void) {
     /* Only ever less, and what is no number is not there: an operator's slip must not cost a pod. */
     for (; limit && *limit >= '0' && *limit <= '9' && shorter < budget; limit++) shorter = shorter * 10 + *limit - '0';
     if (limit && !*limit && shorter > 0 && shorter < budget) budget = shorter;
-    deadline = milliseconds() + budget;
+    begin = milliseconds();
+    deadline = begin + budget;
     return 0;
 }
 
