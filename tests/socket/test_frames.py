@@ -27,7 +27,7 @@ NAMES = st.from_regex(r"CNI_[A-Z_]{1,12}", fullmatch=True)
 VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
 ENVIRONMENTS = st.dictionaries(NAMES, VALUES, max_size=8)
 BODIES = st.binary(max_size=300)
-PIECES = st.lists(st.integers(1, 40), max_size=60)
+PIECES = st.lists(st.integers(1, 120), max_size=12)
 
 
 def feed(parser, data, sizes):
