@@ -111,6 +111,7 @@ class World:
             socket=folder / "run" / "cni.sock",
             manifests=folder / "manifests",
             netns_dir=(folder / "netns",),
+            cni_cache_dir=folder / "cni",
             ballast_mib=0,
         )
         for path in (self.settings.state_dir, self.settings.spool_dir, *self.settings.netns_dir):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["configure", "run", "text"]
 
 _WIDTH = 79
+_SHOWN = 10
 _MARKS = {Severity.PROBLEM: ("!", "red"), Severity.WARNING: ("-", "yellow"), Severity.NOTE: ("·", "dim")}
 
 
@@ -36,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "something is wrong."
     )
     parser.add_argument("--bin-dir", type=Path, metavar="DIR", help="also look at the CNI plugin in this folder")
-    add_arguments(parser, ("socket", "state_dir", "node", "netns_dir", "ballast_mib", "config"))
+    add_arguments(parser, ("socket", "state_dir", "node", "netns_dir", "cni_cache_dir", "ballast_mib", "config"))
 
 
 def run(arguments: argparse.Namespace) -> Exit:
@@ -72,8 +74,14 @@ def _with_plugin(examined: Examined, folder: Path) -> Examined:
 def text(examined: Examined) -> str:
     """What was examined, for a person: findings first."""
     lines: list[str] = []
+    shown: Counter[str] = Counter()
     for finding in examined.findings:
-        lines += [*_finding(finding), ""]
+        shown[finding.check] += 1
+        if shown[finding.check] <= _SHOWN:
+            lines += [*_finding(finding), ""]
+    for check, count in shown.items():
+        if count > _SHOWN:
+            lines += [f"  … and {count - _SHOWN} more like these ({check}); -o json has all", ""]
     counts = {severity: sum(1 for f in examined.findings if f.severity is severity) for severity in Severity}
     said = ", ".join(
         f"{count} {severity.value}{'s' if count != 1 else ''}" for severity, count in counts.items() if count

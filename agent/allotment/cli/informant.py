@@ -189,7 +189,7 @@ class Informant:
         try:
             return self._ledger(note=True)
         except AllotmentError as unreadable:
-            raise TryAgain(f"{error.message}; and without it: {unreadable.message}") from unreadable
+            raise TryAgain(error.message, f"Nor can it be told from the ledger: {unreadable.message}") from unreadable
 
     def _ledger(self, *, note: bool) -> Offline:
         if self._offline is None:
@@ -199,5 +199,5 @@ class Informant:
             if note:
                 written = last_write(self.settings.state_dir)
                 when = f", last written {local(written)}" if written is not None else ""
-                self._note(f"{self.down}; this is from its ledger in {self.settings.state_dir}{when}")
+                self._note(f"{self.down}\nallotment: this is from its ledger in {self.settings.state_dir}{when}")
         return self._offline

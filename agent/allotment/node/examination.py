@@ -6,6 +6,7 @@ Nothing is changed. What can't be looked at is said to be skipped, and why; it i
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,15 +24,19 @@ from allotment.node.findings import (
     lasting,
     misplaced,
     namespaces_gone,
+    remembered_without_lease,
     without_lease,
 )
 from allotment.node.house import agent_findings, ledger_findings, spool_findings
 from allotment.node.kernel_look import see_namespaces
 from allotment.node.offline import Offline
+from allotment.node.rebuild import read_cni_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from allotment.node.kernel_look import SeenNamespace
+    from allotment.node.rebuild import CachedAttachment
     from allotment.node.reports import LeaseReport, StatusReport
     from allotment.node.settings import Settings
     from allotment.observe.clock import Clock
@@ -40,7 +45,7 @@ __all__ = ["Examination", "Examined", "Skipped"]
 
 _LOOKS = 3
 _PAUSE = 0.5
-_KERNEL_PAUSE = 2.0
+_OUTSIDE_PAUSE = 2.0
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -95,7 +100,7 @@ class Examination:
             self._findings += earlier_boots(disk, self._clock.boot, running=running)
             self._findings += held_twice(disk, "the ledger")
             self._checked.append("boot of each lease")
-        await self._kernel()
+        await self._outside()
         order = list(Severity)
         self._findings.sort(key=lambda finding: order.index(finding.severity))
         return Examined(tuple(self._checked), tuple(self._findings), tuple(self._skipped))
@@ -166,42 +171,59 @@ class Examination:
         self._checked.append("memory against disk")
         self._findings += lasting(*looks)
 
-    # -- kernel
+    # -- runtime and kernel
 
-    async def _kernel(self) -> None:
-        """Compare leases and namespaces; twice, since an ADD or a DEL in progress looks wrong for a while."""
-        if os.geteuid() != 0:
-            self._skipped.append(Skipped("kernel", "looking into network namespaces needs root"))
-            return
-        first = await self._look_at_kernel()
+    async def _outside(self) -> None:
+        """Compare leases with what runs; twice, since an ADD or a DEL in progress looks wrong for a while."""
+        first = await self._look_outside(first=True)
         if first:
-            await self._clock.sleep(_KERNEL_PAUSE)
-            first = lasting(first, await self._look_at_kernel(again=True))
+            await self._clock.sleep(_OUTSIDE_PAUSE)
+            first = lasting(first, await self._look_outside(first=False))
         self._findings += first
 
-    async def _look_at_kernel(self, *, again: bool = False) -> tuple[Finding, ...]:
+    async def _look_outside(self, *, first: bool) -> tuple[Finding, ...]:
+        """One look: at the leases, then outside, then at the leases again. Only the first says what was skipped."""
+        skipped: list[Skipped] = []
         before = self._leases_and_blocks()
         if before is None:
-            if not again:
-                self._skipped.append(Skipped("kernel", "neither the agent nor the ledger tells the leases"))
+            if first:
+                self._skipped.append(Skipped("runtime and kernel", "the ledger doesn't tell the leases"))
             return ()
-        leases, _, _ = before
-        seen, unread = await see_namespaces(self._settings.netns_dir, {lease.netns for lease in leases})
+        seen = await self._namespaces({lease.netns for lease in before.leases}, skipped)
+        cached = self._remembered(skipped)
         after = self._leases_and_blocks() or before
-        if not again:
-            self._skipped += [Skipped("kernel", reason) for reason in unread]
-            self._checked.append(f"kernel ({len(seen)} network namespaces)")
-        now = (self._clock.boot, self._clock.seconds())
-        still = {lease.sequence for lease in after[0]}
-        held = [lease for lease in leases if lease.sequence in still]
-        return (
+        if first:
+            self._skipped += skipped
+            self._checked.append("runtime's memory" if seen is None else f"kernel ({len(seen)} network namespaces)")
+        still = {lease.sequence for lease in after.leases}
+        held = [lease for lease in before.leases if lease.sequence in still]
+        either = (*before.leases, *after.leases)
+        found = [
             *namespaces_gone(held, self._clock.boot, namespace_gone),
-            *without_lease((*leases, *after[0]), seen, after[1], after[2]),
-            *misplaced(held, seen, now),
-        )
+            *remembered_without_lease(either, cached, namespace_gone),
+        ]
+        if seen is not None:
+            found += without_lease(either, seen, after.blocks, after.gateways)
+            found += misplaced(held, seen, (self._clock.boot, self._clock.seconds()))
+        return tuple(found)
 
-    def _leases_and_blocks(self) -> tuple[tuple[LeaseReport, ...], IntervalSet, IntervalSet] | None:
-        """The leases on disk, and the blocks of this node and their gateways as the ledger knows them."""
+    async def _namespaces(self, paths: set[str], skipped: list[Skipped]) -> tuple[SeenNamespace, ...] | None:
+        if os.geteuid() != 0:
+            skipped.append(Skipped("kernel", "looking into network namespaces needs root"))
+            return None
+        seen, unread = await see_namespaces(self._settings.netns_dir, paths)
+        skipped += [Skipped("kernel", reason) for reason in unread]
+        return seen
+
+    def _remembered(self, skipped: list[Skipped]) -> tuple[CachedAttachment, ...]:
+        try:
+            return read_cni_cache(self._settings.cni_cache_dir)
+        except AllotmentError as error:
+            skipped.append(Skipped("runtime's memory", error.message))
+            return ()
+
+    def _leases_and_blocks(self) -> _Held | None:
+        """What the ledger says now; None when it can't be read."""
         try:
             ledger = Offline(self._settings, self._clock)
         except AllotmentError:
@@ -209,10 +231,19 @@ class Examination:
         try:
             blocks = [block for plan in ledger.plans for block in plan.blocks]
             gateways = [block.gateway for block in blocks if block.gateway is not None]
-            return (
+            return _Held(
                 tuple(map(lease_report, ledger.state.leases)),
                 IntervalSet.of(*(block.prefix for block in blocks)),
                 IntervalSet.of(*gateways),
             )
         finally:
             ledger.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The leases on disk, and the blocks of this node and their gateways as the ledger knows them."""
+
+    leases: tuple[LeaseReport, ...]
+    blocks: IntervalSet
+    gateways: IntervalSet

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from allotment.addressing.address import Address
     from allotment.addressing.intervals import IntervalSet
     from allotment.node.kernel_look import SeenNamespace
+    from allotment.node.rebuild import CachedAttachment
     from allotment.node.reports import LeaseReport
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "lasting",
     "misplaced",
     "namespaces_gone",
+    "remembered_without_lease",
     "without_lease",
 ]
 
@@ -126,17 +128,40 @@ def earlier_boots(leases: Iterable[LeaseReport], boot: str, *, running: bool) ->
 def namespaces_gone(
     leases: Iterable[LeaseReport], boot: str, gone: Callable[[str], bool | None]
 ) -> tuple[Finding, ...]:
-    """Leases whose network namespace is gone: the pod has ended, and no DEL arrived."""
+    """Leases whose network namespace is gone: the pod has ended, and no DEL arrived. One finding for a namespace."""
+    by_path: dict[str, list[LeaseReport]] = defaultdict(list)
+    for lease in _ordered(leases):
+        if lease.boot == boot and lease.kind == "pod":
+            by_path[lease.netns].append(lease)
     return tuple(
         Finding(
             Severity.PROBLEM,
             "namespace",
-            _where(lease),
-            f"{_who(lease)} holds it, and its network namespace {lease.netns} is gone",
+            _some([_where(lease) for lease in held]),
+            f"held by {_who(held[0])}, whose network namespace {path} is gone",
             "`allotment gc` shows such leases, and frees them with --yes",
         )
-        for lease in _ordered(leases)
-        if lease.boot == boot and lease.kind == "pod" and gone(lease.netns)
+        for path, held in by_path.items()
+        if gone(path)
+    )
+
+
+def remembered_without_lease(
+    leases: Iterable[LeaseReport], cached: Iterable[CachedAttachment], gone: Callable[[str], bool | None]
+) -> tuple[Finding, ...]:
+    """Attachments that the runtime's libcni remembers, whose namespace is there, and that have no lease."""
+    held = {(lease.network, lease.container, lease.interface) for lease in leases}
+    return tuple(
+        Finding(
+            Severity.PROBLEM,
+            "runtime",
+            f"{_some([str(address) for address in attachment.addresses])} in network {attachment.owner.network}",
+            f"libcni remembers them for container {attachment.owner.container_id[:12]}, interface "
+            f"{attachment.owner.interface}, whose network namespace {attachment.netns} is there, and it has no lease",
+            "delete that pod; one that is made anew gets a lease",
+        )
+        for attachment in cached
+        if attachment.addresses and attachment.owner.key not in held and gone(attachment.netns) is False
     )
 
 

@@ -100,7 +100,10 @@ class Queries:
         }
 
     def count_in_flight(self, count: Callable[[], int]) -> None:
-        """Have `count` say how many requests are being worked on; the server is made after its handler."""
+        """Have `count` say how many requests are being worked on, this question included.
+
+        The server, which knows, is made after the handler that answers for it.
+        """
         self._in_flight = count
 
     # -- looking
@@ -123,7 +126,7 @@ class Queries:
             not_serving=self._not_ready(),
             leases=len(state.leases),
             resting=sum(rest.last.value - rest.first.value + 1 for rest in state.rests),
-            in_flight=self._in_flight(),
+            in_flight=max(0, self._in_flight() - 1),
             asked=time_of(self._clock.wall()),
         )
         return encode(report)

@@ -224,8 +224,16 @@ def test_gc_never_writes_the_ledger_itself(node, run):
 # -- doctor
 
 
-def test_doctor_finds_nothing_wrong_with_a_node_that_is_well(node, run, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)  # no kernel here: these pods have no namespaces
+@pytest.fixture
+def outside(node, monkeypatch):
+    """What is outside of the node's own folders is this node's alone, too."""
+    monkeypatch.setenv("ALLOTMENT_NETNS_DIR", str(node.world.settings.netns_dir[0]))
+    monkeypatch.setenv("ALLOTMENT_CNI_CACHE_DIR", str(node.world.settings.cni_cache_dir))
+
+
+def test_doctor_finds_nothing_wrong_with_a_node_that_is_well(node, outside, run, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)  # no kernel here: the pod's namespace is this process's own
+    (node.world.settings.netns_dir[0] / "3f2a9c81d0b4").symlink_to("/proc/self/ns/net")
     boot = node.world.settings.state_dir / "boot_id"
     boot.write_text(node.world.clock.boot)
     monkeypatch.setenv("ALLOTMENT_BOOT_ID_FILE", str(boot))
@@ -236,7 +244,7 @@ def test_doctor_finds_nothing_wrong_with_a_node_that_is_well(node, run, monkeypa
     assert [skipped["check"] for skipped in examined["skipped"]] == ["kernel"]
 
 
-def test_doctor_works_with_the_agent_down(node, run):
+def test_doctor_works_with_the_agent_down(node, outside, run):
     node.go_away()
     code, out, _ = run("doctor", "-o", "json", node=node)
     examined = json.loads(out)
@@ -246,7 +254,7 @@ def test_doctor_works_with_the_agent_down(node, run):
     assert examined["findings"][0]["check"] == "socket"
 
 
-def test_doctor_looks_at_the_plugin(node, run, tmp_path):
+def test_doctor_looks_at_the_plugin(node, outside, run, tmp_path):
     code, out, _ = run("doctor", "--bin-dir", str(tmp_path / "bin"), "-o", "json", node=node)
     assert code == Exit.PROBLEM
     assert any(finding["check"] == "plugin" for finding in json.loads(out)["findings"])

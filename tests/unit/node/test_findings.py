@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from allotment.addressing.address import parse_address, parse_prefix
 from allotment.addressing.errors import ConfigError
 from allotment.addressing.intervals import IntervalSet
+from allotment.addressing.lease import Owner
 from allotment.node.evidence import namespace_gone
 from allotment.node.findings import (
     Severity,
@@ -17,10 +18,12 @@ from allotment.node.findings import (
     lasting,
     misplaced,
     namespaces_gone,
+    remembered_without_lease,
     without_lease,
 )
 from allotment.node.kernel_look import SeenNamespace
 from allotment.node.leftovers import confirmed, named, whose_namespace_is_gone
+from allotment.node.rebuild import CachedAttachment
 from allotment.node.reports import LeaseReport, time_of
 
 BLOCKS = IntervalSet.of(parse_prefix("10.4.1.0/24"), parse_prefix("fd00:4::/64"))
@@ -152,6 +155,24 @@ def test_a_namespace_that_is_gone_is_found_and_one_that_cannot_be_judged_is_not(
     answers = {"/run/netns/cni-2": True, "/run/netns/cni-3": False, "/run/netns/cni-4": None}
     found = namespaces_gone([lease(2), lease(3), lease(4), lease(2, boot="boot-0")], BOOT, answers.get)
     assert [finding.where for finding in found] == ["10.4.1.2 in network blue"]
+
+
+def test_one_namespace_that_is_gone_is_one_finding():
+    pair = [lease(2), lease(3, netns="/run/netns/cni-2", address="fd00:4::2")]
+    (finding,) = namespaces_gone(pair, BOOT, lambda _: True)
+    assert finding.where == "10.4.1.2 in network blue, fd00:4::2 in network blue"
+
+
+def test_what_the_runtime_remembers_and_nobody_leased_is_found():
+    """Only while its namespace is there: libcni's cache outlives pods."""
+
+    def remembered(number: int) -> CachedAttachment:
+        owner = Owner("blue", f"container-{number}", "eth0")
+        return CachedAttachment(owner, f"/run/netns/cni-{number}", (parse_address(f"10.4.1.{number}"),))
+
+    there = {"/run/netns/cni-2": False, "/run/netns/cni-3": False, "/run/netns/cni-4": True}
+    found = remembered_without_lease([lease(2)], [remembered(number) for number in (2, 3, 4, 5)], there.get)
+    assert [finding.where for finding in found] == ["10.4.1.3 in network blue"]
 
 
 # -- the evidence itself
