@@ -106,7 +106,7 @@ async def test_an_error_reaches_the_runtime(shim, place):
 
 
 async def test_a_shim_killed_while_it_waits_leaves_no_lease(either, place):
-    """Case 23: the runtime gives up on the first plugin, and starts another for a new sandbox."""
+    """The runtime gives up on the first plugin, and starts another for a new sandbox."""
     handler = Addresses()
     handler.gate = asyncio.Event()
     async with serving(either.socket_path, handler) as server:
@@ -206,7 +206,7 @@ async def test_an_agent_replaced_under_load_fails_no_call(shim, place):
 
 @pytest.mark.slow
 async def test_descriptors_threads_and_children_are_flat_over_thousands_of_shims(shim, place, resources):
-    """Case 60."""
+    """No descriptor, thread or task stays behind, whatever a daemon lives through."""
     handler = Addresses()
     loop, one_thread = asyncio.get_running_loop(), ThreadPoolExecutor(1)
     script = 'i=0; while [ $i -lt 500 ]; do "$0" </dev/null >/dev/null || exit 1; i=$((i+1)); done'

@@ -203,7 +203,7 @@ async def test_the_largest_request_and_reply_and_nothing_larger(place):
     assert len(served.log.failures) == 1
 
 
-# -- callers that go away (I2, case 23)
+# -- callers that go away (I2)
 
 
 async def test_a_caller_that_hangs_up_has_its_work_cancelled(place):
@@ -408,7 +408,7 @@ async def test_callers_beyond_the_limit_wait(place):
 
 
 async def test_two_thousand_at_once_are_all_served(place, resources):
-    """The issue's figure; half of them hold back the last byte until all are connected."""
+    """Half of them hold back the last byte until all are connected."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     try:
@@ -439,7 +439,7 @@ async def test_two_thousand_at_once_are_all_served(place, resources):
 
 
 async def test_nothing_is_left_of_thousands_of_requests(place, resources):
-    """Case 60."""
+    """No descriptor, thread or task stays behind, whatever a daemon lives through."""
     async with serving(place) as served:
         for _ in range(50):
             await served.ask()

@@ -78,7 +78,7 @@ def test_what_is_up_to_date_is_left_alone(elsewhere, monkeypatch):
 
 
 def test_a_damaged_or_missing_binary_is_built_again(elsewhere):
-    """Case 62: a truncated binary is repaired."""
+    """A truncated binary is repaired, not kept for being there."""
     (path,) = elsewhere.build()
     whole = path.read_bytes()
     path.write_bytes(whole[:1000])
