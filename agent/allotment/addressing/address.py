@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import ipaddress
 import re
+import struct
 from typing import NamedTuple
 
 from allotment.addressing.errors import ConfigError
@@ -17,6 +18,8 @@ from allotment.addressing.errors import ConfigError
 __all__ = ["Address", "Family", "Prefix", "parse_address", "parse_prefix"]
 
 _MAPPED = 0xFFFF
+_GROUPS = struct.Struct(">8H")
+_ZEROS = tuple(":" + "0:" * groups for groups in range(8, 1, -1))
 
 
 class Family(enum.IntEnum):
@@ -49,7 +52,7 @@ class Address(NamedTuple):
         if self.family is Family.V4:
             value = self.value
             return f"{value >> 24}.{value >> 16 & 255}.{value >> 8 & 255}.{value & 255}"
-        return str(ipaddress.IPv6Address(self.value))
+        return _ipv6_text(self.value)
 
     def __add__(self, step: object) -> Address:
         """The address `step` further on; ValueError when that leaves the family."""
@@ -148,8 +151,18 @@ def parse_prefix(text: str) -> Prefix:
     return Prefix(address.family, masked, length)
 
 
+def _ipv6_text(value: int) -> str:
+    """The text of RFC 5952: lower case, no leading zeros, the longest (and first) run of zero groups as `::`."""
+    text = ":%x:%x:%x:%x:%x:%x:%x:%x:" % _GROUPS.unpack(value.to_bytes(16, "big"))  # noqa: UP031  # twice as fast
+    for zeros in _ZEROS:
+        at = text.find(zeros)
+        if at >= 0:
+            return f"{text[1:at]}::{text[at + len(zeros) : -1]}"
+    return text[1:-1]
+
+
 def _without_leading_zeros(text: str) -> str | None:
     parts = text.split(".")
-    if len(parts) == 4 and all(part.isascii() and part.isdigit() and int(part) < 256 for part in parts):
+    if len(parts) == 4 and all(re.fullmatch("[0-9]{1,8}", part) and int(part) < 256 for part in parts):
         return ".".join(str(int(part)) for part in parts)
     return None

@@ -12,7 +12,7 @@ from allotment.cni import result
 from allotment.cni.answers import answer
 from allotment.cni.exchange import SPOOL, Call, Reply
 from allotment.cni.request import CniRequest, Verb, parse_request
-from allotment.cni.versions import NEWEST, version_result
+from allotment.cni.versions import told_version, version_result
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -72,7 +72,7 @@ class CniHandler:
             error = fault
         exit_code = 0
         if error is not None:
-            body, exit_code = answer(error, request.cni_version if request else NEWEST, request_id=call.id)
+            body, exit_code = answer(error, request.cni_version if request else told_version(call.body), request_id=call.id)
         # The line is written once the answer is on its way: nobody waits for a log.
         asyncio.get_running_loop().call_soon(self._record, call, request, leases, error)
         return Reply(body, exit_code, flags)

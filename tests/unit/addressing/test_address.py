@@ -1,6 +1,10 @@
 """Addresses and prefixes: one value, one text; anything else is refused with the right form."""
 
+import ipaddress
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from allotment.addressing.address import Address, Family, Prefix, parse_address, parse_prefix
 from allotment.addressing.errors import ConfigError
@@ -70,3 +74,14 @@ def test_steps_stay_in_the_family():
         _ = parse_address("255.255.255.255") + 1
     assert str(Prefix(Family.V6, 0, 0)) == "::/0"
     assert Address(Family.V4, 1) < Address(Family.V6, 0)
+
+
+@given(st.lists(st.sampled_from([0, 0, 0, 1, 0x20, 0xABC, 0xFFFF]), min_size=8, max_size=8))
+def test_ipv6_is_written_as_rfc_5952_asks(groups):
+    value = int.from_bytes(b"".join(group.to_bytes(2, "big") for group in groups), "big")
+    assert str(Address(Family.V6, value)) == str(ipaddress.IPv6Address(value))
+
+
+def test_a_number_of_any_length_is_refused_and_not_tripped_over():
+    with pytest.raises(ConfigError):
+        parse_address("1.2.3." + "9" * 5000)

@@ -1,0 +1,218 @@
+"""An Allocation from admission to the end of its drain (I4, I5, I14), on a manual clock and a source in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+import structlog
+
+from allotment.addressing.address import parse_address
+from allotment.addressing.book import Ask, LeaseBook
+from allotment.addressing.lease import Cause, LeaseKind, Moment, Owner
+from allotment.addressing.plan import Layer
+from allotment.api.allocation import Allocation, AllocationSpec, Block
+from allotment.api.meta import NODE_FINALIZER, ObjectMeta
+from allotment.api.network import Network, NetworkSpec, Subnet
+from allotment.node.allocations import AllocationKeeper
+from allotment.node.plans import network_plans
+from allotment.testing.clock import ManualClock, let_run
+from allotment.testing.source import MemorySource
+
+change = msgspec.structs.replace
+DELETED = "2026-01-01T00:00:00Z"
+
+
+class Stage:
+    """A keeper at work on one Allocation of the network `blue`."""
+
+    def __init__(self, layer: Layer = Layer.L3) -> None:
+        self.clock = ManualClock()
+        self.source = MemorySource()
+        self.book = LeaseBook("n1")
+        self.book.load((), (), sequence=0, now=self.now())
+        subnet = Subnet("10.4.1.0/24", 24) if layer is Layer.L3 else Subnet("10.4.1.0/24")
+        blocks = (Block("10.4.1.0/24", "Confirmed"),) if layer is Layer.L3 else ()
+        self.source.networks["blue"] = Network(
+            metadata=ObjectMeta(name="blue"), spec=NetworkSpec(type=layer, subnets=(subnet,))
+        )
+        self.source.allocations["blue.n1"] = Allocation(
+            metadata=ObjectMeta(name="blue.n1", generation=3),
+            spec=AllocationSpec(network="blue", node="n1", type=layer, blocks=blocks),
+        )
+        self.keeper = AllocationKeeper(
+            self.source, self.book, self.clock, structlog.get_logger(), node="n1", ledger_id="L"
+        )
+        self.tasks = [
+            asyncio.create_task(self.keeper.run()),
+            asyncio.create_task(self.source.run(self.take)),
+        ]
+
+    def take(self, view) -> None:
+        self.book.apply(network_plans(view, "n1"), self.now())
+        self.keeper.take(view)
+
+    def now(self) -> Moment:
+        return Moment(self.clock.boot, self.clock.seconds())
+
+    async def go_on(self, seconds: float = 0.2) -> None:
+        """Let that much time pass, in steps as small as the keeper's own."""
+        for _ in range(int(seconds / 0.05) + 1):
+            await let_run(20)
+            self.clock.advance(0.05)
+        await let_run(20)
+
+    @property
+    def allocation(self) -> Allocation:
+        return self.source.allocations["blue.n1"]
+
+    def condition(self, kind: str):
+        return next((entry for entry in self.allocation.status.conditions if entry.type == kind), None)
+
+    def lease(self, container: str, kind: LeaseKind = LeaseKind.POD, pod: str = ""):
+        owner = Owner("blue", container, "eth0", pod_namespace="shop" if pod else "", pod_name=pod, kind=kind)
+        proposal = self.book.propose(Ask(owner), self.now(), self.clock.wall())
+        self.book.commit(proposal)
+        self.keeper.poke()
+        return proposal.leases
+
+    def release(self, leases) -> None:
+        self.book.commit(self.book.remove(leases, self.now(), self.clock.wall(), Cause.DEL, "test"))
+        self.keeper.poke()
+
+    def delete(self) -> None:
+        meta = change(self.allocation.metadata, deletion_timestamp=DELETED)
+        self.source.allocations["blue.n1"] = change(self.allocation, metadata=meta)
+        self.source.publish()
+
+    async def end(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def stage():
+    made = Stage()
+    yield made
+    await made.end()
+
+
+async def test_the_finalizer_is_on_before_anything_is_given(stage: Stage) -> None:
+    """I4."""
+    await stage.go_on()
+    assert stage.allocation.metadata.finalizers == (NODE_FINALIZER,)
+    assert stage.book.plan("blue").refusal is None
+    assert stage.condition("Ready").status == "True"
+    assert stage.condition("Ready").observed_generation == 3
+    assert stage.allocation.status.ledger_id == "L"
+
+
+async def test_while_the_source_has_problems_nobody_is_newly_admitted(stage: Stage) -> None:
+    stage.source.more = {"problems": ("broken.yaml",)}
+    stage.source.publish()
+    await stage.go_on()
+    assert stage.allocation.metadata.finalizers == ()
+    assert stage.book.plan("blue").refusal is not None
+
+
+async def test_the_finalizer_goes_with_the_last_pod_lease_and_soon(stage: Stage) -> None:
+    """I5, and progress in the condition while it waits."""
+    await stage.go_on()
+    first, second = stage.lease("c1", pod="web-0"), stage.lease("c2")
+    stage.delete()
+    await stage.go_on()
+    draining = stage.condition("Draining")
+    assert draining.status == "True"
+    assert "2 leases left: container c2, shop/web-0" in draining.message
+    stage.release(first)
+    await stage.go_on()
+    assert "1 lease left" in stage.condition("Draining").message
+    assert stage.allocation.metadata.finalizers == (NODE_FINALIZER,)
+    stage.release(second)
+    await stage.go_on()
+    assert "blue.n1" not in stage.source.allocations
+
+
+async def test_a_tunnel_lease_holds_up_no_drain(stage: Stage) -> None:
+    """I5: last-out counts pod leases only."""
+    await stage.go_on()
+    stage.lease("n1", LeaseKind.TUNNEL)
+    stage.delete()
+    await stage.go_on()
+    assert "blue.n1" not in stage.source.allocations
+
+
+async def test_an_address_that_is_being_given_holds_the_finalizer(stage: Stage) -> None:
+    """I5: what was under way when the drain began is finished, and counted."""
+    await stage.go_on()
+    proposal = stage.book.propose(Ask(Owner("blue", "c1", "eth0")), stage.now(), 0.0)
+    stage.delete()
+    await stage.go_on()
+    assert stage.allocation.metadata.finalizers == (NODE_FINALIZER,)
+    stage.book.commit(proposal)
+    stage.keeper.poke()
+    await stage.go_on()
+    assert stage.allocation.metadata.finalizers == (NODE_FINALIZER,)
+    stage.release(proposal.leases)
+    await stage.go_on()
+    assert "blue.n1" not in stage.source.allocations
+
+
+async def test_on_l2_the_marker_goes_at_once_and_the_lease_stays() -> None:
+    """I5: on L2 the Allocation is a marker; a DEL works without it."""
+    stage = Stage(Layer.L2)
+    try:
+        await stage.go_on()
+        leases = stage.lease("c1")
+        stage.delete()
+        await stage.go_on()
+        assert "blue.n1" not in stage.source.allocations
+        assert stage.book.at("blue", leases[0].address) == leases[0]
+        stage.release(leases)
+        assert stage.book.at("blue", leases[0].address) is None
+    finally:
+        await stage.end()
+
+
+async def test_a_write_that_fails_is_tried_again(stage: Stage) -> None:
+    """I14."""
+    await stage.go_on()
+    stage.source.failing = "the disk is full"
+    stage.delete()
+    await stage.go_on(3.0)
+    assert "blue.n1" in stage.source.allocations
+    stage.source.failing = ""
+    # The retry is on the loop's own timer; waking the keeper stands for it.
+    stage.keeper.poke()
+    await stage.go_on()
+    assert "blue.n1" not in stage.source.allocations
+
+
+async def test_status_counts_the_block_and_is_not_written_for_each_lease(stage: Stage) -> None:
+    await stage.go_on()
+    written = stage.source.written["blue.n1"]
+    for number in range(50):
+        stage.lease(f"c{number}")
+        await let_run(3)
+    await stage.go_on(1.0)
+    assert stage.source.written["blue.n1"] == written
+    stage.clock.advance(15)
+    stage.source.publish()
+    await stage.go_on()
+    (use,) = stage.allocation.status.blocks
+    assert (use.cidr, use.in_use, use.capacity) == ("10.4.1.0/24", "50", "254")
+    assert stage.source.written["blue.n1"] == written + 1
+
+
+async def test_the_transition_time_stays_while_the_status_does(stage: Stage) -> None:
+    await stage.go_on()
+    since = stage.condition("Ready").last_transition_time
+    stage.lease("c1")
+    stage.clock.advance(100)
+    stage.source.publish()
+    await stage.go_on()
+    assert stage.allocation.status.blocks[0].in_use == "1"
+    assert stage.condition("Ready").last_transition_time == since
+    assert stage.book.at("blue", parse_address("10.4.1.2")) is not None
