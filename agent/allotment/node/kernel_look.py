@@ -31,8 +31,11 @@ async def see_namespaces(
 
     A namespace that goes away meanwhile is not among either.
     """
-    # pyroute2 is loaded only where namespaces are really read.
-    from allotment.net.namespaces import addresses_in, identity, namespaces_below  # noqa: PLC0415
+    from allotment.net.namespaces import (  # noqa: PLC0415  # pyroute2 is loaded only where it is needed
+        addresses_in,
+        identity,
+        namespaces_below,
+    )
 
     unread: list[str] = []
     places: dict[tuple[int, int], set[str]] = {}
