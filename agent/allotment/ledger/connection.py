@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["PAGE", "connect", "keep_for_ever", "roll_back"]
 
 PAGE: Final = 4096
-_BUSY_SECONDS: Final = 2.0
+_BUSY_SECONDS: Final = 1.0
 _WAL_LIMIT: Final = 16 << 20
 
 

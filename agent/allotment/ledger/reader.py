@@ -21,7 +21,7 @@ from allotment.ledger.connection import connect
 from allotment.ledger.failures import describe
 from allotment.ledger.files import LedgerFiles
 from allotment.ledger.history import HistoryQuery, HistoryRow, read_history
-from allotment.ledger.integrity import check_mark, problems
+from allotment.ledger.integrity import check_length, check_mark, problems
 from allotment.ledger.rows import RowError
 from allotment.ledger.schema import VERSION, version_of
 from allotment.ledger.state import Content, read_content
@@ -47,6 +47,7 @@ class LedgerReader:
         """
         self._files = LedgerFiles(folder)
         self._cleanup = contextlib.ExitStack()
+        self._is_copy = False
         database = self._files.next if self._files.next.exists() else self._files.database
         if not database.exists():
             raise LedgerUnavailable(f"there is no ledger in {folder}; is that the agent's state folder?")
@@ -104,6 +105,8 @@ class LedgerReader:
         if not found:
             try:
                 check_mark(self._files, self.content())
+                if self._is_copy:  # in place, file and log may change between two looks
+                    check_length(self._connection, self._files)
             except LedgerDamaged as error:
                 found.append(error.message)
         return found
@@ -144,6 +147,7 @@ class LedgerReader:
                     shutil.copyfile(source, target)
             if before == [_identity(source) for source in sources]:
                 connection = connect(copy)
+                self._is_copy = True
                 self._cleanup.callback(connection.close)
                 return connection
         raise LedgerUnavailable(f"the ledger {database} changes while it is being read; try again")

@@ -91,6 +91,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._closing = False
+        self._in_hand: list[Request] = []
         self._pause = self._first_pause = retry_pause
         self._due = 0.0
         self._replaced_at = float("-inf")
@@ -149,6 +150,7 @@ class Writer:
         except BaseException as error:  # noqa: BLE001  # a fault of ours: nobody may wait for this thread for ever
             self.died = error
             self.database.abandon()
+            self._callers.refuse(self._in_hand, f"the ledger's writer has ended: {error!r}")
             self._refuse_rest()
             self._callers.changed(LedgerState.FAILED, f"the ledger's writer has ended: {error!r}")
         finally:
@@ -158,7 +160,7 @@ class Writer:
 
     def _turn(self) -> bool:
         """Do what is waiting, or what is due. False when told to stop."""
-        requests: list[Request] = []
+        requests = self._in_hand = []
         going = True
         for item in self._take():
             match item:
@@ -198,22 +200,23 @@ class Writer:
         if self.state is LedgerState.FAILED:
             self._callers.refuse(requests, self.reason)
         elif self.state is LedgerState.FULL:
-            self._write_what_gives_back(requests)
+            self._write_what_gives_back(requests, self.reason)
         else:
             self._attempt(requests)
 
-    def _write_what_gives_back(self, requests: list[Request]) -> None:
-        self._callers.refuse([request for request in requests if gives(request.writes)], self.reason)
-        self._attempt([request for request in requests if not gives(request.writes)])
+    def _write_what_gives_back(self, requests: list[Request], reason: str, *, again: bool = True) -> None:
+        self._callers.refuse([request for request in requests if gives(request.writes)], reason)
+        self._attempt([request for request in requests if not gives(request.writes)], again=again)
 
-    def _attempt(self, requests: list[Request]) -> None:
+    def _attempt(self, requests: list[Request], *, again: bool = True) -> None:
+        """Write these; `again` says whether another attempt may follow once room was made on a full disk."""
         if not requests:
             return
         began = self._clock.seconds()
         try:
             results = self.database.transact([request.writes for request in requests])
         except Exception as error:  # noqa: BLE001  # told apart by code, below
-            self._not_written(requests, error)
+            self._not_written(requests, error, again=again)
             return
         seconds = self._clock.seconds() - began
         self.last_commit = (seconds, len(requests))
@@ -229,19 +232,21 @@ class Writer:
             if trouble_of(error, self._files.folder) is Trouble.DISK:
                 self._disk_failed(error)
 
-    def _not_written(self, requests: list[Request], error: Exception) -> None:
+    def _not_written(self, requests: list[Request], error: Exception, *, again: bool) -> None:
         trouble = trouble_of(error, self._files.folder)
         self.last_error = describe(error)
         self._callers.refused(trouble.value)
         match trouble:
             case Trouble.FULL:
-                again = self.state is LedgerState.OPEN
                 self._ballast.drop()
-                self._enter(LedgerState.FULL, self._full_reason())
+                reason = self._full_reason()
+                self._enter(LedgerState.FULL, reason)
                 if again:
-                    self._write_what_gives_back(requests)
+                    self._help_checkpointer()  # so that the log starts over in the room it has
+                if self.database.abandoned or not again:
+                    self._callers.refuse(requests, reason)
                 else:
-                    self._callers.refuse(requests, self.reason)
+                    self._write_what_gives_back(requests, reason, again=False)
             case Trouble.BUSY | Trouble.CALLER:
                 self._callers.refuse(requests, f"the ledger can't be written now: {describe(error)}")
             case Trouble.DISK:

@@ -1,5 +1,6 @@
 """Leases, rests and ledgers to test with."""
 
+import asyncio
 import contextlib
 import shutil
 import subprocess
@@ -57,6 +58,13 @@ async def opened(folder, *, snapshot=BookState, **settings):
         yield ledger
     finally:
         await ledger.close()
+
+
+async def until(condition):
+    """Let the event loop and the ledger's threads work until this holds."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.to_thread(lambda: None)
 
 
 def state_of(folder):

@@ -1,7 +1,7 @@
 """Leases and rests survive the way to the disk and back, and nothing else comes back."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allotment.addressing.address import Address, Family, Prefix
@@ -29,11 +29,13 @@ owners = st.builds(Owner, names, names, texts, texts, texts, texts, texts, st.sa
 leases = st.builds(Lease, addresses, prefixes(), owners, st.integers(0, 2**63 - 1), moments, numbers, texts)
 
 
+@settings(max_examples=50)
 @given(leases)
 def test_a_lease_comes_back_as_it_was(each):
     assert Decoder().lease(row_of_lease(each)) == each
 
 
+@settings(max_examples=50)
 @given(addresses, st.integers(0, 300), prefixes(), moments, numbers)
 def test_a_rest_comes_back_as_it_was(first, more, block, moment, wall):
     last = Address(first.family, min(first.value + more, first.family.top))
@@ -41,12 +43,14 @@ def test_a_rest_comes_back_as_it_was(first, more, block, moment, wall):
     assert Decoder().rest(row_of_rest(rest)) == rest
 
 
+@settings(max_examples=50)
 @given(addresses)
 def test_both_spellings_of_an_address_come_back(address):
     assert narrow(wide(address)) == address
     assert parse_written(str(address)) == address
 
 
+@settings(max_examples=50)
 @given(addresses, addresses)
 def test_the_order_of_wide_text_is_the_order_of_addresses(one, other):
     assert (wide(one) < wide(other)) == (one < other)
