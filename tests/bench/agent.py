@@ -22,7 +22,7 @@ from allotment.node.reports import UtilizationReport
 from bench import programs
 from bench.load import LoadError, Plugin, measure
 
-__all__ = ["NETWORK", "Agent", "Usage", "call_environment", "shim"]
+__all__ = ["NETWORK", "SUBNET", "Agent", "Usage", "call_environment", "shim"]
 
 NETWORK = "bench"
 SUBNET = "10.128.0.0/14"  # 262,141 addresses: 60,000 leases fit, and so does what the loads take and give back
@@ -76,7 +76,13 @@ class Agent:
     """One agent with a state folder below `folder`; `run` is a folder for sockets, whose paths must be short."""
 
     def __init__(
-        self, name: str, folder: Path, run: Path, namespace: str, *, runner: tuple[str, ...] = ("-m", "allotment.cli")
+        self,
+        name: str,
+        folder: Path,
+        run: Path,
+        namespace: str,
+        *,
+        runner: tuple[str, ...] = ("-m", "allotment.cli"),
     ) -> None:
         self.name = name
         self._folder = folder / name

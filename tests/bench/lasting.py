@@ -29,7 +29,7 @@ RIVAL_MANY = 2_500  # host-local reads every lease's file for each call: with 60
 REPLACEMENTS = 20
 ARCHITECTURES = ("x86_64", "aarch64")
 _LOAD_CALLERS = 4
-_UNDER_LOAD = 0.2  # seconds of load between two replacements
+_UNDER_LOAD = 0.3  # seconds of load between two replacements
 _SETTLE = 1.0  # seconds until memory is looked at: the last batch's housekeeping is done
 
 
@@ -49,11 +49,12 @@ def memory(stage: Stage) -> Outcome:
     few = stage.agent("fresh")
     few.start()
     few.fill(HELD)
+    bare = _bare_memory()
     for agent, leases, bar in ((few, HELD, 60.0), (_large(stage, MANY), MANY, 140.0)):
         sleep(_SETTLE)
         usage = agent.usage()
         what = f"agent's resident memory, {leases:,} leases"
-        made_of = f"{_bare_memory():.0f} MiB of it a Python that has imported the agent and does nothing"
+        made_of = f"{bare:.0f} MiB of it a Python that has imported the agent and does nothing"
         outcome.figures.append(Figure("memory", what, usage.rss_mib, bar, "at most", "MiB", made_of))
     few.stop()
     return outcome

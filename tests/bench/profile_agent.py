@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--top", type=int, default=25)
     parser.add_argument("--leases", type=int, default=HELD)
     options = parser.parse_args()
-    with Stage(ROOT / "build" / "bench", rounds=1, quick=False) as stage:
+    with Stage(ROOT / "build" / "bench") as stage:
         out = stage.folder / "profile"
         agent = stage.agent("profiled", runner=(str(Path(__file__).with_name("profiled.py")), options.how, str(out)))
         agent.start()

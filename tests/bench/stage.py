@@ -28,7 +28,7 @@ HELD = 250
 class Stage:
     """Everything that runs or lies on disk for a benchmark; gone when the `with` block ends, however it ends."""
 
-    def __init__(self, folder: Path, *, rounds: int, quick: bool) -> None:
+    def __init__(self, folder: Path, *, rounds: int = 1, quick: bool = False) -> None:
         self.rounds = rounds
         self.quick = quick
         self._home = folder
