@@ -60,7 +60,7 @@ def test_what_fails_is_counted_and_shown_and_not_measured(plugin, script, told):
 def test_load_in_the_background_ends_with_its_block(plugin, tmp_path):
     seen = tmp_path / "seen"
     with Background(plugin(f"echo x >> {seen}; echo done"), ["ADD"], first=0, callers=2) as load:
-        assert any(seen.exists() and seen.stat().st_size >= 20 or sleep(0.01) for _ in range(2000))
+        assert any((seen.exists() and seen.stat().st_size >= 20) or sleep(0.01) for _ in range(2000))
     assert load.result is not None
     assert load.result.failures == 0
     assert load.result.calls == len(seen.read_text().split()) >= 10
