@@ -155,6 +155,7 @@ class Agent:
             limits=Limits(connections=settings.request_limit),
             watcher=SocketWatcher(log),
         )
+        queries.count_in_flight(lambda: server.unfinished)
         server.start()
         Gauges(book, lambda: self._view, clock).register(self._metrics, started.ledger, server)
         if self._cached is not None:

@@ -124,7 +124,7 @@ def read_cni_cache(folder: Path) -> tuple[CachedAttachment, ...]:
 
 async def living_namespaces(paths: Iterable[str]) -> frozenset[str]:
     """Those of `paths` at which a network namespace is mounted now."""
-    from allotment.net.namespaces import identity  # noqa: PLC0415  # as below
+    from allotment.net.namespaces import identity  # noqa: PLC0415  # costs 13 MiB; most agents never rebuild
 
     wanted = frozenset(paths)
     return await asyncio.to_thread(lambda: frozenset(path for path in wanted if identity(Path(path)) is not None))
@@ -136,8 +136,7 @@ async def observe_namespaces(folders: Iterable[Path]) -> tuple[Observed, ...]:
     Raises:
         InternalError: a folder can't be listed, or a namespace that is still there can't be read.
     """
-    # pyroute2 costs 13 MiB; an agent that never rebuilds does without.
-    from allotment.net.namespaces import addresses_in, identity, namespaces_below  # noqa: PLC0415
+    from allotment.net.namespaces import addresses_in, identity, namespaces_below  # noqa: PLC0415  # as above
 
     observed: list[Observed] = []
     seen: set[tuple[int, int]] = set()
