@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,7 +29,7 @@ class MemorySource:
         self.written: dict[str, int] = {}
         self.networks: dict[str, Network] = {}
         self.allocations: dict[str, Allocation] = {}
-        self.more: dict[str, object] = {}
+        self.more: dict[str, Any] = {}
         self._publish: Callable[[View], None] = lambda _: None
 
     async def run(self, publish: Callable[[View], None]) -> None:
@@ -48,7 +48,7 @@ class MemorySource:
             networks=dict(self.networks),
             allocations={item.spec.network: item for item in self.allocations.values()},
             synced=True,
-            **self.more,  # type: ignore[arg-type]
+            **self.more,
         )
 
     async def record(
