@@ -10,6 +10,8 @@ PYTHON := $(firstword $(foreach python,python3 python3.13 python3.12 python3.11,
 	$(python) -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $(python))))
 endif
 export PYTHON
+# Agents are started many times; compiling them anew each time would cost more than all else they do at start.
+unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 BIN := .venv/bin
 ALLOWED := $(if $(filter 0,$(shell id -u)),, and not root)
