@@ -78,18 +78,23 @@ class Process:
 
 
 class Launcher:
-    """Starts processes that run `allotment …`; a context manager. `environment` is that of all of them."""
+    """Starts processes that run `allotment …`; a context manager. `environment` is that of all of them.
 
-    def __init__(self, environment=None):
+    `modules` are imported once, beforehand, besides the agent.
+    """
+
+    def __init__(self, environment=None, *, modules=()):
         self._environment = environment or dict(os.environ)
+        self._modules = modules
 
     def __enter__(self):
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
+                [sys.executable, __file__, str(theirs.fileno()), *self._modules],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
+                start_new_session=True,  # a Ctrl-C is for the test alone, which then cleans up
                 env=self._environment,
             )
         return self
@@ -378,15 +383,17 @@ def shim_binary():
 # -- in the launcher's process -----------------------------------------------------------------------------------------
 
 
-def _die_with_parent():
+def _die_with_parent(parent):
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it was gone before we asked
+        os._exit(1)
 
 
-def _serve(control):
+def _serve(control, parent, modules):
     """Start what is asked for, and say of each when it ended and how."""
-    for module in ("allotment.cli", "allotment.cli.agent"):
+    for module in ("allotment.cli", "allotment.cli.agent", *modules):
         importlib.import_module(module)
-    _die_with_parent()
+    _die_with_parent(parent)
     running = {}
     poll = select.poll()
     poll.register(control, select.POLLIN)
@@ -413,6 +420,7 @@ def _serve(control):
 
 def _start(request, files):
     channel = socket.socket(fileno=files[0])
+    launcher = os.getpid()
     pid = os.fork()
     if pid:
         for descriptor in files[1:]:
@@ -420,6 +428,7 @@ def _start(request, files):
         return channel, pid
     code = 1
     try:
+        _die_with_parent(launcher)
         _become(request, *files[1:])
         import allotment.cli
 
@@ -433,7 +442,6 @@ def _start(request, files):
 
 def _become(request, output, listener=None):
     """In the new process: only what an agent has that somebody starts; by exec it never returns."""
-    _die_with_parent()
     os.setsid()
     for stream in (1, 2):
         os.dup2(output, stream)
@@ -453,4 +461,4 @@ def _become(request, output, listener=None):
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(socket.socket(fileno=int(sys.argv[1])), os.getppid(), sys.argv[2:])
