@@ -66,9 +66,11 @@ def build(*, quiet: bool = False) -> list[Path]:
             continue
         binary = TARGET / f"allotment-{architecture}"
         command = [*compiler, *FLAGS, f'-DALLOTMENT_VERSION="{_version()}"']
-        inputs = _hash(SOURCE.read_bytes(), "\0".join(command).encode(), _describe(compiler))
+        # Not which interpreter runs zig: an isolated build brings one at another path each time.
+        lasting = command[command.index("cc") :] if _is_zig(compiler) else command
+        inputs = _hash(SOURCE.read_bytes(), "\0".join(lasting).encode(), _describe(compiler))
         if stamps.get(architecture) != [inputs, _hash_of(binary)]:
-            _compile(command, binary, small="zig" in " ".join(compiler) or "musl" in " ".join(compiler))
+            _compile(command, binary, small=_is_zig(compiler) or "musl" in compiler[0])
             stamps[architecture] = [inputs, _hash_of(binary)]
             _replace(STAMPS, json.dumps(stamps).encode())
         elif not quiet:
@@ -92,9 +94,13 @@ def _compiler(architecture: str) -> list[str] | None:
     return [sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture}-linux-musl"]
 
 
+def _is_zig(compiler: list[str]) -> bool:
+    return compiler[1:3] == ["-m", "ziglang"]
+
+
 def _describe(compiler: list[str]) -> bytes:
     """Something that changes when the compiler does."""
-    if compiler[1:3] == ["-m", "ziglang"]:
+    if _is_zig(compiler):
         from importlib.metadata import version  # noqa: PLC0415
 
         return version("ziglang").encode()
