@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def pytest_configure() -> None:
@@ -12,3 +16,8 @@ def pytest_configure() -> None:
     later test would then be blamed for.
     """
     asyncio.set_event_loop(None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the slow tests last: what is quickly found wrong is quickly told."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
