@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,6 @@ from allotment.ledger import Ledger, LedgerReader
 from faults.injection import CHANGES, KILL, Call, Faults
 from faults.journal import judge, read_journal
 
-TESTS = Path(__file__).resolve().parents[1]
 ROUNDS = 6
 FAILURE = 40
 """A change of the disk in the middle of a run; failing it makes the ledger write a new file."""
@@ -82,7 +82,7 @@ def bench():
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=faults.environment() | {"PYTHONPATH": str(TESTS)},
+            env=faults.environment() | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )
         stack.callback(process.wait)
         stack.callback(process.stdout.close)

@@ -1,8 +1,11 @@
 """I2: a new file takes the place of one that the disk failed under, and a crash on the way loses nothing."""
 
 import asyncio
+import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 
@@ -191,3 +194,41 @@ async def test_a_fault_of_ours_in_the_writer_is_told_to_all_who_wait(tmp_path):
         assert ledger.fault() != ""
         ledger._writer._clock = SystemClock(BOOT)
     assert len(state_of(tmp_path).leases) == 1
+
+
+GIVE_UP = """
+import asyncio, sqlite3, sys
+from pathlib import Path
+from allotment.ledger import Ledger, LedgerState
+from unit.ledger.examples import BOOT, BookState, copy_as_killed, granted, lease, until
+folder = Path(sys.argv[1])
+
+async def main():
+    ledger = Ledger.open(folder, boot=BOOT, snapshot=BookState, ballast_bytes=0)
+    await ledger.commit(granted(lease(1)))
+    copy_as_killed(folder, folder.with_name("before"))
+    (folder / "ledger.db.new").mkdir()
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
+    ledger._writer.fail(ledger._writer.database, error)
+    await until(lambda: ledger.health().state is LedgerState.FAILED)
+    if sys.argv[2] == "closes":
+        await ledger.close()
+    return ledger
+
+ledger = asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("end", ["closes", "does not close"])
+def test_a_process_that_ends_with_a_failed_file_does_not_checkpoint_it(tmp_path, end):
+    """FACTS: it is the checkpoint at close that makes a malformed file of one that lost a page."""
+    folder = tmp_path / "live"
+    folder.mkdir()
+    subprocess.run(
+        [sys.executable, "-c", GIVE_UP, folder, end],
+        check=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    for name in ("ledger.db", "ledger.db-wal"):
+        assert (folder / name).read_bytes() == (tmp_path / "before" / name).read_bytes()
