@@ -66,7 +66,7 @@ class Database:
         try:
             connection = connect(files.database)
             check_file(connection)
-            check_length(connection, files)
+            check_length(connection, files.database, files.wal)
             migrate(connection)
             content, counters = read_content(connection)
             check_mark(files, content)

@@ -71,7 +71,7 @@ def check_mark(files: LedgerFiles, content: Content) -> None:
         )
 
 
-def check_length(connection: sqlite3.Connection, files: LedgerFiles) -> None:
+def check_length(connection: sqlite3.Connection, database: Path, wal: Path) -> None:
     """See that each page is in the file or in the log; to be asked before a checkpoint, which fills gaps with zeros.
 
     SQLite reads a page behind the end of the file as zeros, and where it is the rest of a long value nothing looks
@@ -81,10 +81,10 @@ def check_length(connection: sqlite3.Connection, files: LedgerFiles) -> None:
         LedgerDamaged: the end of the file is missing.
     """
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    size = files.database.stat().st_size
+    size = database.stat().st_size
     missing = set(range(size // PAGE + 1, pages + 1))
-    if missing and not missing <= _pages_in_log(files.wal):
-        raise LedgerDamaged(f"the ledger {files.database} was cut off: it has {size} bytes of {pages * PAGE}")
+    if missing and not missing <= _pages_in_log(wal):
+        raise LedgerDamaged(f"the ledger {database} was cut off: it has {size} bytes of {pages * PAGE}")
 
 
 def _pages_in_log(wal: Path) -> set[int]:

@@ -48,7 +48,8 @@ class LedgerReader:
         self._files = LedgerFiles(folder)
         self._cleanup = contextlib.ExitStack()
         self._is_copy = False
-        database = self._files.next if self._files.next.exists() else self._files.database
+        # A whole file that is about to take the other's place is the truth already (`allotment.ledger.files`).
+        database = self._database = self._files.next if self._files.next.exists() else self._files.database
         if not database.exists():
             raise LedgerUnavailable(f"there is no ledger in {folder}; is that the agent's state folder?")
         try:
@@ -106,7 +107,7 @@ class LedgerReader:
             try:
                 check_mark(self._files, self.content())
                 if self._is_copy:  # in place, file and log may change between two looks
-                    check_length(self._connection, self._files)
+                    check_length(self._connection, self._database, Path(f"{self._database}-wal"))
             except LedgerDamaged as error:
                 found.append(error.message)
         return found

@@ -109,3 +109,16 @@ async def test_people_can_read_it_with_sqlite_alone(tmp_path):
     assert connection.execute("SELECT first FROM rest").fetchall() == [("010.004.001.007",)]
     assert connection.execute("SELECT cause, detail FROM history").fetchall() == [("del", "request 7")]
     connection.close()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+async def test_a_replacement_cut_short_is_read_without_a_problem(tmp_path, moved):
+    """The new file is whole and the truth, whether or not the old one is still in its place."""
+    async with opened(tmp_path) as ledger:
+        await ledger.commit(granted(lease(1)))
+    (tmp_path / "ledger.db.next").write_bytes((tmp_path / "ledger.db").read_bytes())
+    if moved:
+        (tmp_path / "ledger.db").unlink()
+    with LedgerReader(tmp_path) as reader:
+        assert len(reader.content().book.leases) == 1
+        assert reader.problems() == []
