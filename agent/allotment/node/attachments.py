@@ -80,7 +80,7 @@ class Attachments:
         self._add_wait = add_wait
         self._gc_enabled = gc_enabled
         self._turns = Turns()
-        self._unconfirmed: dict[int, str] = {}
+        self._unconfirmed: dict[int, set[str]] = {}  # by sequence: the calls whose callers may still acknowledge it
         self._undo_later: list[tuple[tuple[Lease, ...], Cause, str]] = []
         self._plans_changed = asyncio.Event()
         self._not_serving = "the agent is starting"
@@ -138,7 +138,7 @@ class Attachments:
             if existing:
                 for lease in existing:
                     if lease.sequence in self._unconfirmed:
-                        self._unconfirmed[lease.sequence] = call_id
+                        self._unconfirmed[lease.sequence].add(call_id)
                 return Attached(existing, granted=False)
             self._refuse_new(owner.network)
             proposal = self._book.propose(
@@ -155,7 +155,7 @@ class Attachments:
                 self._spawn(self._abandoned(key, leases, stored, call_id))
                 raise
             for lease in leases:
-                self._unconfirmed[lease.sequence] = call_id
+                self._unconfirmed[lease.sequence] = {call_id}
             return Attached(leases, granted=True)
         finally:
             if release_turn:
@@ -241,13 +241,14 @@ class Attachments:
             self._unconfirmed.pop(lease.sequence, None)
 
     async def lost(self, attached: Attached, call_id: str) -> None:
-        """The caller is gone without acknowledging: take back what nobody else was told.
+        """The caller is gone without acknowledging: take back what nobody was told and nobody can be told any more.
 
-        That is what this call granted, or what an earlier call granted whose caller was lost as well.
+        That is what this call granted, or an earlier call whose caller was lost as well, unless another call has the
+        same answer on its way: whether that one is lost too is for it to say.
         """
         key = attached.leases[0].owner.key
         await self._turns.take(key)
-        mine = [lease for lease in attached.leases if self._unconfirmed.get(lease.sequence) == call_id]
+        mine = [lease for lease in attached.leases if self._is_last(lease, call_id)]
         for lease in mine:
             del self._unconfirmed[lease.sequence]
         try:
@@ -309,6 +310,14 @@ class Attachments:
 
         _when_done(stored, settle)
         return stored
+
+    def _is_last(self, lease: Lease, call_id: str) -> bool:
+        """Whether, now that this call is lost, nobody is left who has been told of the lease or may be."""
+        calls = self._unconfirmed.get(lease.sequence)
+        if calls is None or call_id not in calls:
+            return False
+        calls.discard(call_id)
+        return not calls
 
     async def _remove_in_turn(
         self, key: AttachmentKey, leases: Sequence[Lease], cause: Cause, detail: str

@@ -92,6 +92,16 @@ async def test_a_lost_answer_takes_nothing_while_a_retry_is_still_to_be_acknowle
     assert node.held("c1") == first.leases
 
 
+async def test_a_lost_retry_takes_nothing_while_the_first_is_still_to_be_acknowledged(node: Node) -> None:
+    """I2: the first caller may have printed its answer by now, and its acknowledgement be under way."""
+    first = await node.attachments.add(call(), "first")
+    again = await node.attachments.add(call(), "again")
+    await node.attachments.lost(again, "again")
+    assert node.held("c1") == first.leases
+    node.attachments.acknowledged(first)
+    assert node.held("c1") == first.leases
+
+
 async def test_when_the_retry_is_lost_too_nothing_is_left(node: Node) -> None:
     """The lease was granted for the first caller and told to nobody: the second's loss must not leave it behind."""
     first = await node.attachments.add(call(), "first")
