@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 import random
+import re
 import tempfile
 from pathlib import Path
 
@@ -265,6 +266,20 @@ def faulty_agent(**options):
         agents.Agent(launcher, folder=folder, **options) as agent,
     ):
         yield agent, faults.control
+
+
+@contextlib.contextmanager
+def explained(agent):
+    """A failure that names containers or addresses tells what the agent's log says of them."""
+    try:
+        yield
+    except AssertionError as error:
+        names = set(re.findall(r"pod-\d+|10\.4\.[\d.]+\d|fd00:4::[0-9a-f]+", str(error)))
+        words = [f'"{name}"' for name in names] + ['"serving"', '"stopped"', "ledger", '"replayed']
+        for line in agent.log(1 << 30).splitlines():
+            if any(word in line for word in words):
+                error.add_note(line)
+        raise
 
 
 async def until(condition, what, agent, limit=_PATIENCE):
