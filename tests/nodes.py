@@ -12,6 +12,7 @@ import os
 import subprocess
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 import yaml
@@ -20,7 +21,7 @@ from agents import PATIENCE, Agent, conf, environment, now, shim_binary
 from allotment.cni.client import Client
 from allotment.node.reports import HistoryReport, StatusReport
 
-__all__ = ["Answer", "Node", "allocation", "cni_cache_entry", "manifest", "until"]
+__all__ = ["Answer", "Node", "allocation", "cni_cache_entry", "manifest", "until", "utime"]
 
 _PAUSE = 0.01
 
@@ -116,7 +117,8 @@ class Node(Agent):
     def collect(self, *valid, of="blue", **options):
         """CNI GC with these containers as the valid ones."""
         listed = [{"containerID": container, "ifname": "eth0"} for container in valid]
-        got = self.call("GC", of=of, config={"cni.dev/valid-attachments": listed}, **options)
+        # Through the shim: when it was started is when its list was made.
+        got = self.run("GC", of=of, config={"cni.dev/valid-attachments": listed}, **options)
         assert got.ok, got
 
     # -- as a person
@@ -181,6 +183,11 @@ class Node(Agent):
 
     # -- what becomes of it
 
+    def wait_or_answer(self, shim):
+        """Wait until the agent has died (True) or the shim has ended (False), whichever comes first."""
+        until(lambda: not self.running or shim.poll() is not None, "neither did the agent die nor the call end")
+        return not self.running
+
     def serving(self, network="blue"):
         """Wait until the network gives addresses."""
         until(lambda: (found := self.network(network)) and found.phase == "serving", f"{network} is not served")
@@ -225,13 +232,9 @@ def manifest(kind, name, spec=None, **metadata):
 
 
 def allocation(network="blue", *blocks, node="n1", name=None, closed=False, **metadata):
-    """The file of an Allocation."""
-    spec = {
-        "network": network,
-        "node": node,
-        "type": "L3",
-        "blocks": [{"cidr": b, "state": "Confirmed"} for b in blocks],
-    }
+    """The file of an Allocation, with these blocks."""
+    cut = [{"cidr": block, "state": "Confirmed"} for block in blocks]
+    spec = {"network": network, "node": node, "type": "L3", "blocks": cut}
     if closed:
         spec["closed"] = True
     return manifest("Allocation", name or f"{network}.{node}", spec, **metadata)
@@ -269,5 +272,5 @@ def until(probe, otherwise="it has not come true", *, limit=PATIENCE):
 
 def utime(pid):
     """The processor time that a process has used, in seconds."""
-    fields = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+    fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -350,6 +350,11 @@ class Attachments:
         self, key: AttachmentKey, leases: tuple[Lease, ...], stored: asyncio.Future[None], call_id: str
     ) -> None:
         """The caller hung up while its lease was being written: let that end, then take it back."""
+        # To await a future that is done is to go on at once, maybe before the book has heard of it; and what is not
+        # in the book yet can't be taken back. Callbacks run in the order in which they were added.
+        heard = asyncio.Event()
+        stored.add_done_callback(lambda _: heard.set())
+        await heard.wait()
         try:
             await stored
         except LedgerUnavailable:

@@ -72,7 +72,9 @@ class CniHandler:
             error = fault
         exit_code = 0
         if error is not None:
-            body, exit_code = answer(error, request.cni_version if request else told_version(call.body), request_id=call.id)
+            body, exit_code = answer(
+                error, request.cni_version if request else told_version(call.body), request_id=call.id
+            )
         # The line is written once the answer is on its way: nobody waits for a log.
         asyncio.get_running_loop().call_soon(self._record, call, request, leases, error)
         return Reply(body, exit_code, flags)
@@ -121,13 +123,20 @@ class CniHandler:
                     result.check(request, self._attachments.check(request))
                 return b"", ()
             case Verb.GC:
-                began = Moment(self._clock.boot, call.received)
-                return b"", await self._attachments.collect(request, began, call.id)
+                return b"", await self._attachments.collect(request, self._began(call), call.id)
             case Verb.STATUS:
                 self._attachments.status(request.network)
                 return b"", ()
             case Verb.VERSION:
                 return version_result(request.cni_version), ()
+
+    def _began(self, call: Call) -> Moment:
+        """When a call began: with the start of its process, which may have waited long for an agent to come up.
+
+        Where that process can't be seen (the agent has a PID namespace of its own), when the call came in.
+        """
+        started = self._clock.started(call.peer_pid)
+        return Moment(self._clock.boot, call.received if started is None else min(started, call.received))
 
     def _told(self, lease: Lease) -> result.ToldAddress:
         """The lease as the pod is told it: with its block's length and gateway."""

@@ -7,6 +7,7 @@ belong to one boot, named by the kernel's boot ID (I13). Wall time is for people
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
 from typing import Protocol
@@ -32,6 +33,10 @@ class Clock(Protocol):
         """Unix time, for people."""
         ...
 
+    def started(self, pid: int) -> float | None:
+        """The time of `seconds` at which a process was started, or a little before; None where it can't be seen."""
+        ...
+
     async def sleep(self, seconds: float) -> None:
         """Wait that long."""
         ...
@@ -55,6 +60,14 @@ class SystemClock:
     def wall(self) -> float:
         """Unix time, for people."""
         return time.time()  # noqa: TID251  # the one place
+
+    def started(self, pid: int) -> float | None:
+        """The start of a process by the kernel's own record (proc_pid_stat(5), field 22), cut off to its ticks."""
+        try:
+            fields = Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()
+            return int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        except (OSError, IndexError, ValueError):
+            return None
 
     async def sleep(self, seconds: float) -> None:
         """Wait that long on the event loop's clock."""

@@ -32,6 +32,11 @@ class ManualClock:
         """Unix time as the machine believes it."""
         return self._wall
 
+    def started(self, pid: int) -> float | None:
+        """None: no process lives by this clock."""
+        del pid
+        return None
+
     async def sleep(self, seconds: float) -> None:
         """Return once `advance` has moved this far."""
         if seconds <= 0:

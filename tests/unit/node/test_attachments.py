@@ -133,6 +133,20 @@ async def test_a_caller_that_hangs_up_while_the_disk_writes_leaves_no_lease(node
     assert node.store.state().leases == ()
 
 
+async def test_a_caller_that_hangs_up_in_the_moment_of_the_write_leaves_no_lease(node: Node) -> None:
+    """C23: the disk has it in the very round of the loop in which the caller is found gone."""
+    node.store.stalled = True
+    adding = asyncio.create_task(node.attachments.add(call(), "first"))
+    await node.idle()
+    adding.cancel()
+    node.store.stalled = False
+    asyncio.get_running_loop().call_soon(node.store.finish)
+    await node.idle()
+    assert adding.cancelled()
+    assert node.held("c1") == ()
+    assert node.store.state().leases == ()
+
+
 async def test_what_could_not_be_taken_back_is_taken_back_when_the_disk_is_well(node: Node) -> None:
     attached = await node.attachments.add(call(), "first")
     node.store.failing = "no space left on device"
