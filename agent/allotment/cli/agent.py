@@ -54,7 +54,8 @@ async def _serve(settings: Settings, metrics: Metrics) -> None:
         clock = SystemClock(read_boot_id(settings.boot_id_file))
     except OSError as error:
         raise ConfigError(f"the boot ID can't be read from {settings.boot_id_file}: {error.strerror}") from error
-    manifests, log = settings.manifests, structlog.get_logger()
+    # Bound once: the lazy logger would look up its configuration for each line.
+    manifests, log = settings.manifests, structlog.get_logger().bind()
     agent = Agent(
         settings,
         clock=clock,
@@ -67,8 +68,9 @@ async def _serve(settings: Settings, metrics: Metrics) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.stop)
-    # Leases live long and make no cycles: what start-up made need not be looked at by every collection to come.
+    # Leases live long and make no cycles: what is there for good need not be looked at by every collection to come.
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
     await agent.run()
 
 

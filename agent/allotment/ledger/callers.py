@@ -64,6 +64,10 @@ class Callers:
             raise InternalError("the ledger belongs to another event loop")
         return False
 
+    def answer_here(self, requests: Sequence[Request], errors: Sequence[Exception | None], seconds: float) -> None:
+        """As `answer`, for who is on the loop already."""
+        self._resolve([(r, _told(e)) for r, e in zip(requests, errors, strict=True)], seconds)
+
     def watch(self) -> asyncio.Future[None]:
         """A future that is done when the writer has ended, or fails with the fault that ended it."""
         watcher = asyncio.get_running_loop().create_future()
