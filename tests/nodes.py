@@ -18,6 +18,7 @@ import msgspec
 import yaml
 
 from agents import PATIENCE, Agent, conf, environment, now, shim_binary
+from allotment.addressing.errors import AllotmentError
 from allotment.cni.client import Client
 from allotment.node.reports import HistoryReport, StatusReport
 
@@ -66,6 +67,13 @@ class Node(Agent):
         """One CNI call over the socket, acknowledged. A variable that is None isn't set."""
         reply = Client(self.socket, timeout=PATIENCE).call(variables(verb, container, env), self.conf(of, config))
         return answer(reply.exit_code, reply.body, reply.flags)
+
+    def call_or_none(self, verb, container="", **options):
+        """The same of an agent that may not be there."""
+        try:
+            return self.call(verb, container, **options)
+        except AllotmentError:
+            return None
 
     def run(self, verb, container="", *, of="blue", config=None, timeout_ms=None, **env):
         """One CNI call through the shim, as a runtime makes it."""
@@ -140,6 +148,13 @@ class Node(Agent):
         """What `allotment status` is told."""
         return self._query("status", StatusReport)
 
+    def status_or_none(self):
+        """The same of an agent that may not answer yet."""
+        try:
+            return self.status()
+        except AllotmentError:
+            return None
+
     def network(self, name="blue"):
         """What the status says of one network; None when it says nothing."""
         return next((found for found in self.status().networks if found.network == name), None)
@@ -183,6 +198,10 @@ class Node(Agent):
 
     # -- what becomes of it
 
+    def until_ended_or_ready(self):
+        """Wait until the agent has ended or serves, whichever comes first."""
+        until(lambda: not self.running or self.call_or_none("STATUS"), "neither did the agent end nor does it serve")
+
     def wait_or_answer(self, shim):
         """Wait until the agent has died (True) or the shim has ended (False), whichever comes first."""
         until(lambda: not self.running or shim.poll() is not None, "neither did the agent die nor the call end")
@@ -190,7 +209,11 @@ class Node(Agent):
 
     def serving(self, network="blue"):
         """Wait until the network gives addresses."""
-        until(lambda: (found := self.network(network)) and found.phase == "serving", f"{network} is not served")
+        until(lambda: not self.status().not_serving and self._serves(network), f"{network} is not served")
+
+    def _serves(self, network):
+        found = self.network(network)
+        return found is not None and found.phase == "serving"
 
     def reboot(self, boot="after"):
         """The machine restarts: the agent dies, the boot ID changes, and what is below /run is gone."""

@@ -73,7 +73,7 @@ def test_without_its_source_a_node_that_boots_releases_and_serves(full):
     full.start()
 
     assert full.leases() == []
-    assert "can't be read" in full.status().source.doubted
+    until(lambda: "can't be read" in full.status().source.doubted, "the missing folder is not doubted")
     assert len({full.give(f"new-{pod}") for pod in PODS}) == 20
 
     away.rename(full.manifests)
@@ -88,7 +88,7 @@ def test_a_folder_that_is_empty_at_boot_ends_no_network(full):
     full.reboot()
     full.start()
 
-    assert "holds no manifests" in full.status().source.doubted
+    until(lambda: "holds no manifests" in full.status().source.doubted, "the empty folder is believed")
     assert full.finalizers() == ["allotment.dev/node"]
     assert len({full.give(f"new-{pod}") for pod in PODS}) == 20
 

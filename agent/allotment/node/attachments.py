@@ -273,10 +273,13 @@ class Attachments:
     async def restore(self, claims: Iterable[Claimed]) -> None:
         """Give addresses back to owners who have them already, after their leases were lost.
 
+        Since when they have them isn't known, but it was before whatever was asked since this boot began: a DEL that
+        was kept, or a GC that was called, meanwhile means these leases too.
+
         Raises:
             LedgerUnavailable: nothing was restored.
         """
-        proposal = self._book.restore(claims, self.now(), self._clock.wall())
+        proposal = self._book.restore(claims, Moment(self._clock.boot, 0.0), self._clock.wall())
         if proposal.changes:
             await asyncio.shield(self._write(proposal))
 

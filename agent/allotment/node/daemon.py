@@ -23,7 +23,7 @@ from allotment.node.exposition import Gauges, LedgerMeter, SocketWatcher, http_r
 from allotment.node.handler import CniHandler
 from allotment.node.plans import network_plans
 from allotment.node.queries import Queries
-from allotment.node.rebuild import living_namespaces, observe_namespaces, read_cni_cache, rebuild
+from allotment.node.rebuild import Rebuilt, living_namespaces, observe_namespaces, read_cni_cache, rebuild
 from allotment.node.spool import Spool
 from allotment.node.start import Started, start_ledger
 from allotment.node.view import View
@@ -46,6 +46,7 @@ __all__ = ["Agent"]
 
 _UPKEEP = 5.0
 _RETRY = 2.0
+_LATE = "pods that ran before the ledger was lost are looked for in a network that is new here"
 
 
 class _Stopped(Exception):  # noqa: N818  # not an error: the way out of the TaskGroup
@@ -84,6 +85,8 @@ class Agent:
         self._unkept = asyncio.Event()
         self._starting = "the agent is starting"
         self._lost = False
+        self._rebuilt = Rebuilt((), ())
+        self._more_known = asyncio.Event()
 
     def stop(self) -> None:
         """Drain and end; may be called from a signal handler of the loop."""
@@ -130,6 +133,7 @@ class Agent:
         )
         self._attachments = attachments
         self._lost = bool(started.lost)
+        self._say_starting(self._starting)  # before anything can ask: a lost lease is not taken for a released one
         source = self._make_source()
         keeper = AllocationKeeper(source, book, clock, log, node=settings.node, ledger_id=started.ledger.ledger_id)
         attachments.on_change(keeper.poke)
@@ -165,6 +169,7 @@ class Agent:
         part("spool", spool.run())
         part("upkeep", self._upkeep(attachments))
         part("view cache", self._keep_views(cache))
+        part("late rebuilds", self._rebuild_late(started))
         part("ledger", started.ledger.watch())
         part("socket", server.wait())
         http = await self._serve_http()
@@ -180,7 +185,11 @@ class Agent:
         elif view.synced and not view.doubted:
             self._cached = None
         before, self._view = self._view, view
-        self._attachments.apply(network_plans(view, self._settings.node))
+        plans = network_plans(view, self._settings.node)
+        if not self._starting and self._rebuilt.can_place(plans):
+            self._say_starting(_LATE)
+            self._more_known.set()
+        self._attachments.apply(plans)
         keeper.take(view)
         self._unkept.set()
         if view.synced or view.doubted:
@@ -197,7 +206,7 @@ class Agent:
         await self._viewed.wait()
         if started.lost:
             await self._until_done(
-                f"the ledger is being rebuilt ({started.lost})", lambda: self._rebuild(started, book)
+                f"the ledger is being rebuilt ({started.lost})", lambda: self._rebuild(started, anew=True)
             )
         self._say_starting("")
         self._notifier.ready(f"serving node {self._settings.node}")
@@ -230,18 +239,37 @@ class Agent:
         if released:
             self._log.info("released the leases of an earlier boot", leases=len(released))
 
-    async def _rebuild(self, started: Started, book: LeaseBook) -> None:
-        """Make the lost ledger's leases again from what runs."""
+    async def _rebuild(self, started: Started, *, anew: bool) -> None:
+        """Make the lost ledger's leases from what runs: all of them, or (later) those that have a block only now."""
         settings, reason = self._settings, started.lost
         cached = await asyncio.to_thread(read_cni_cache, settings.cni_cache_dir)
         observed = await observe_namespaces(settings.netns_dir)
         living = await living_namespaces(attachment.netns for attachment in cached if attachment.netns)
-        found = rebuild(network_plans(self._view, settings.node), cached, observed, living=living)
-        for remark in found.remarks:
-            self._log.warning("rebuild", remark=remark)
-        await self._attachments.restore(found.claims)
-        started.settle()
-        self._log.info("rebuilt the ledger from what runs", leases=len(found.claims), reason=reason)
+        while anew or self._rebuilt.can_place(network_plans(self._view, settings.node)):
+            found = rebuild(network_plans(self._view, settings.node), cached, observed, living=living)
+            for remark in found.remarks:
+                self._log.warning("rebuild", remark=remark)
+            # What had a block before has been given and taken back by this agent, which knows better by now.
+            claims = found.claims if anew else self._rebuilt.late(found)
+            await self._attachments.restore(claims)
+            self._rebuilt, anew = found, False
+            self._log.info("rebuilt the ledger from what runs", leases=len(claims), reason=reason)
+        if not (self._rebuilt.unplaced and self._not_whole):
+            started.settle()
+
+    @property
+    def _not_whole(self) -> bool:
+        """Whether the source may yet name networks that pods run in: the next start has to look for them again."""
+        view = self._view
+        return bool(view.problems or view.doubted or not view.networks)
+
+    async def _rebuild_late(self, started: Started) -> None:
+        """Find the pods of a network that was not heard of when the lost ledger was rebuilt, before it is served."""
+        while True:
+            await self._more_known.wait()
+            self._more_known.clear()
+            await self._until_done(_LATE, lambda: self._rebuild(started, anew=False))
+            self._say_starting("")
 
     async def _upkeep(self, attachments: Attachments) -> None:
         while True:

@@ -64,10 +64,31 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """Who has which address, and what a person should know about how sure that is."""
+    """Who has which address, and what a person should know about how sure that is.
+
+    `unplaced` are addresses in use that lie in no block known so far: another's, or of a network not heard of yet.
+    With each stands the network that it was given in; None where only a namespace shows it.
+    """
 
     claims: tuple[Claimed, ...]
     remarks: tuple[str, ...]
+    unplaced: frozenset[tuple[str | None, Address]] = frozenset()
+
+    def can_place(self, plans: Iterable[NetworkPlan]) -> bool:
+        """Whether by these plans one of the unplaced addresses lies in a block."""
+        return any(
+            name in (None, plan.name) and _block_of((block.prefix for block in plan.blocks), address) is not None
+            for name, address in self.unplaced
+            for plan in plans
+        )
+
+    def late(self, later: Rebuilt) -> tuple[Claimed, ...]:
+        """The claims of a later rebuild that concern what was unplaced in this one."""
+        return tuple(
+            claim
+            for claim in later.claims
+            if not self.unplaced.isdisjoint({(None, claim.address), (claim.owner.network, claim.address)})
+        )
 
 
 class _CacheFile(msgspec.Struct, rename="camel"):
@@ -171,12 +192,14 @@ def rebuild(
     real = {(item.netns, item.address): item for item in observed}
     holders: dict[tuple[str, Address], tuple[Owner, str, bool]] = {}
     remarks: list[str] = []
+    unplaced: set[tuple[str | None, Address]] = set()
     blocks = {plan.name: tuple(block.prefix for block in plan.blocks) for plan in plans}
     for attachment in cached:
         if attachment.netns and attachment.netns not in living:
             continue
         for address in attachment.addresses:
             if _block_of(blocks.get(attachment.owner.network, ()), address) is None:
+                unplaced.add((attachment.owner.network, address))
                 continue
             key = (attachment.owner.network, address)
             confirmed = (attachment.netns, address) in real
@@ -190,6 +213,8 @@ def rebuild(
     known = {(netns, address) for (_, address), (_, netns, _) in holders.items()}
     for (netns, address), item in sorted(real.items()):
         network = next((name for name, cut in blocks.items() if _block_of(cut, address) is not None), None)
+        if network is None:
+            unplaced.add((None, address))
         if network is None or (netns, address) in known:
             continue
         if (network, address) in holders:
@@ -202,7 +227,7 @@ def rebuild(
         Claimed(owner, address, netns)
         for (_, address), (owner, netns, _) in sorted(holders.items(), key=lambda entry: entry[0])
     ]
-    return Rebuilt(tuple(claims), tuple(remarks))
+    return Rebuilt(tuple(claims), tuple(remarks), frozenset(unplaced))
 
 
 def _block_of(blocks: Iterable[Prefix], address: Address) -> Prefix | None:

@@ -89,6 +89,28 @@ def test_what_lies_in_no_block_of_ours_is_not_ours() -> None:
     assert found == {}
 
 
+def test_what_lies_in_no_block_yet_is_remembered_for_when_there_is_one() -> None:
+    """I15: pods ran before the ledger was lost, in a network that is heard of only later."""
+    witnesses = [cached(), cached(WEB, "/run/netns/a", "10.9.0.5")], [seen("/run/netns/b", "10.9.0.9")]
+    living = {"/run/netns/a", "/run/netns/b"}
+    wide = parse_prefix("10.9.0.0/24")
+    blocks = (*PLAN.blocks, BlockPlan(wide, 24, parse_address("10.9.0.1")))
+    before = rebuild([PLAN], *witnesses, living=living)
+    assert before.unplaced == {("blue", parse_address("10.9.0.5")), (None, parse_address("10.9.0.9"))}
+    assert not before.can_place([PLAN])
+
+    more = replace(PLAN, blocks=blocks)
+    assert before.can_place([more])
+    after = rebuild([more], *witnesses, living=living)
+    assert [str(claim.address) for claim in before.late(after)] == ["10.9.0.5", "10.9.0.9"]
+    assert after.unplaced == frozenset()
+
+    elsewhere = replace(more, name="red")
+    after = rebuild([elsewhere], *witnesses, living=living)
+    assert [str(claim.address) for claim in before.late(after)] == ["10.9.0.9"]
+    assert not after.can_place([elsewhere])
+
+
 def cache_file(folder: Path, name: str, **changes: object) -> None:
     """A file as libcni writes it (cniCacheV1)."""
     config = {"cniVersion": "1.0.0", "name": "blue", "plugins": [{"type": "ptp", "ipam": {"type": "allotment"}}]}
