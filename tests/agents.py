@@ -61,7 +61,7 @@ class Process:
 
     def wait(self, limit=PATIENCE):
         """The exit code (negative: the signal) once it has ended, None if it has not within `limit` seconds."""
-        if self._code is None and select.select([self._channel], [], [], limit)[0]:
+        if self._code is None and readable(limit, self._channel):
             self._code = int(self._channel.recv(64))
         return self._code
 
@@ -180,8 +180,10 @@ class Agent:
 
     def launch(self, *, listener=None, descriptors=None, flags=()):
         """Start the process and wait for nothing."""
-        if self._process is not None:
+        if self._process is not None and self._process.running:
             self._before.append(self._process)
+        elif self._process is not None:
+            self._process.close()
         self._hear()
         self.notices = []
         self._process = self._launcher.start(
@@ -210,7 +212,7 @@ class Agent:
         """Wait until it has said `name` (with `content` in it); False when it ended first or `limit` has passed."""
         until = now() + limit
         while not any(content in notice.get(name, ()) for notice in self.notices if name in notice):
-            ready = select.select([self._notify, self._process], [], [], max(0.0, until - now()))[0]
+            ready = readable(max(0.0, until - now()), self._notify, self._process)
             self._hear()
             if not ready or (self._notify not in ready and not self._process.running):
                 return any(content in notice.get(name, ()) for notice in self.notices if name in notice)
@@ -318,6 +320,15 @@ class Agent:
             children=sum(len(pids) for pids in children),
             resident_kib=int(status["VmRSS"].split()[0]),
         )
+
+
+def readable(limit, *files):
+    """Those of `files` that can be read, waiting `limit` seconds for the first; not select(2), which ends at 1024."""
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    found = {descriptor for descriptor, _ in poll.poll(limit * 1000)}
+    return [file for file in files if file.fileno() in found]
 
 
 def now():
