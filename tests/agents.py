@@ -264,11 +264,11 @@ class Agent:
 
     # -- what it is asked
 
-    def ask(self, verb, container="", *, timeout=PATIENCE, **more):
+    def ask(self, verb, container="", *, network="blue", timeout=PATIENCE, **more):
         """One CNI call over the socket; the reply, acknowledged."""
         from allotment.cni.client import Client
 
-        return Client(self.socket, timeout=timeout).call(environment(verb, container, **more), conf())
+        return Client(self.socket, timeout=timeout).call(environment(verb, container, **more), conf(network))
 
     def shim(self, verb, container="", *, timeout_ms=None, **more):
         """Start the shim for one call; `communicate()` brings what it prints."""
