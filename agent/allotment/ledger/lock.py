@@ -11,6 +11,7 @@ import datetime as dt
 import fcntl
 import json
 import os
+import time
 from typing import TYPE_CHECKING
 
 from allotment.addressing.errors import LedgerUnavailable, StateFolderHeld
@@ -43,16 +44,16 @@ class StateLock:
         except OSError as error:
             raise LedgerUnavailable(f"the state folder {folder} can't be used: {error.strerror}") from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            holder = _lock(descriptor)
         except OSError as error:
-            holder = _read_holder(descriptor)
             os.close(descriptor)
-            if not isinstance(error, BlockingIOError):
-                raise LedgerUnavailable(f"the state folder {folder} can't be locked: {error.strerror}") from error
+            raise LedgerUnavailable(f"the state folder {folder} can't be locked: {error.strerror}") from error
+        if holder:
+            os.close(descriptor)
             raise StateFolderHeld(
                 f"the state folder {folder} is in use by another agent ({holder}): stop that one, or give this one "
                 "another --state-dir"
-            ) from None
+            )
         since = dt.datetime.fromtimestamp(clock.wall(), dt.UTC).isoformat(timespec="seconds")
         content = json.dumps({"pid": os.getpid(), "node": node, "since": since}).encode() + b"\n"
         with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
@@ -69,9 +70,29 @@ class StateLock:
             os.close(descriptor)
 
 
+def _lock(descriptor: int) -> str:
+    """Lock the file, or say who has it locked. One that has only just done so is given the time to say who it is."""
+    for _ in range(_LOOKS):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _read_holder(descriptor)
+            if holder:
+                return holder
+            time.sleep(_PAUSE)
+        else:
+            return ""
+    return "it has not written down who it is"
+
+
 def _read_holder(descriptor: int) -> str:
+    """Who has written itself down as the holder; empty where nobody has."""
     try:
         holder = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {holder['pid']} of node {holder['node']}, since {holder['since']}"
     except (OSError, ValueError, KeyError, TypeError):
-        return "it has not written down who it is"
+        return ""
+
+
+_LOOKS = 20
+_PAUSE = 0.01

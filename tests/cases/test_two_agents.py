@@ -1,0 +1,129 @@
+"""C63: two agents on one node at once, the lock being on a file that a commit renames: both believe they hold it."""
+
+import errno
+import json
+import os
+
+import pytest
+
+from agents import Launcher, network
+from faults.injection import CHANGES, Faults
+from nodes import Node, until
+
+BLUE = {"blue.yaml": network(cooldown=0)}
+
+
+@pytest.fixture
+def second_of(launcher):
+    """Makes another agent for the folders of one that there is: same state, same socket."""
+    made = []
+
+    def make(first, **options):
+        second = Node(launcher, BLUE, flags=first.arguments(), **options)
+        second.socket = first.socket
+        made.append(second)
+        return second
+
+    yield make
+    for node in made:
+        node.__exit__(None, None, None)
+
+
+def test_the_second_says_who_has_the_folder_and_the_first_notices_nothing(node, second_of):
+    told = node.give("c1")
+    listening = node.socket.stat()
+    second = second_of(node)
+    second.launch()
+
+    assert second.wait() not in (0, None)
+    assert f"in use by another agent (process {node.pid} of node n1, since 20" in second.log()
+    assert "stop that one, or give this one another --state-dir" in second.log()
+    assert not any("READY" in notice for notice in second.notices)
+    assert node.running
+    assert node.socket.stat().st_ino == listening.st_ino, "the first one's socket was taken away"
+    assert node.give("c1") == told
+    assert json.loads((node.state / "agent.lock").read_text())["pid"] == node.pid
+
+
+def test_of_many_that_start_at_once_one_serves(make_node, second_of):
+    """Nobody is first: whoever wins serves, and all the others say that it does and end."""
+    first = make_node(BLUE)
+    agents = [first, *(second_of(first) for _ in range(4))]
+    for _ in range(3):
+        for agent in agents:
+            agent.launch()
+        until(lambda: sum(agent.running for agent in agents) == 1, "more than one agent stays")
+        [winner] = [agent for agent in agents if agent.running]
+        assert winner.await_notice("READY")
+        for agent in agents:
+            if agent is not winner:
+                assert agent.wait() != 0
+                assert f"in use by another agent (process {winner.pid} of node n1" in agent.log()
+        first.give("c1")
+        assert len(first.leases()) == 2
+        first.free("c1")
+        winner.kill()
+
+
+def test_the_lock_outlives_the_ledgers_file(tmp_path, second_of):
+    """The class of this case: the file is renamed over by what happens to the ledger; the lock is on another one."""
+    with (
+        Faults(tmp_path / "disk") as faults,
+        Launcher(faults.environment(), modules=["allotment.net.namespaces"]) as launcher,
+        Node(launcher, BLUE, folder=tmp_path) as node,
+    ):
+        node.start()
+        node.give("c1")
+        before = (node.state / "ledger.db").stat().st_ino
+        faults.control.arm(CHANGES, first=1, times=1, error=errno.EIO, match="ledger.db-wal")
+        node.call("ADD", "c2")
+        faults.control.disarm()
+        until(lambda: node.call("ADD", "c3").ok, "the ledger is not replaced")
+        assert (node.state / "ledger.db").stat().st_ino != before
+
+        second = second_of(node)
+        second.launch()
+        assert second.wait() != 0
+        assert f"process {node.pid}" in second.log()
+        assert node.call("CHECK", "c1", config={"prevResult": {"ips": []}}).code in (0, 103)
+
+
+def test_with_the_lock_file_removed_the_ledger_itself_still_refuses_a_second_owner(node, second_of):
+    """Somebody tidies up below /var/lib: the lock's name is free again, and two agents write to one ledger (U)."""
+    told = node.give("c1")
+    (node.state / "agent.lock").unlink()
+    second = second_of(node)
+    second.launch()
+    second.until_ended_or_ready()
+    assert node.give("c1") == told
+    answers = [node.call("ADD", f"new-{number}") for number in range(20)]
+    given = [address for answer in answers for address in answer.addresses]
+    assert len({*given, *told}) == len(given) + 2
+
+    for agent in (node, second):
+        if agent.running:
+            agent.kill()
+    node.start()
+    held = {address for addresses in node.held().values() for address in addresses}
+    assert {*told, *(address.split("/")[0] for address in given)} <= held
+
+
+def test_the_next_one_starts_as_soon_as_the_first_is_dead(node, second_of):
+    """The kernel lets go of the lock, however the process ends."""
+    told = node.give("c1")
+    second = second_of(node)
+    node.kill()
+    second.start()
+    assert node.give("c1") == told
+    second.stop()
+    node.start()
+    assert node.give("c1") == told
+
+
+def test_a_lock_file_with_anything_in_it_is_no_obstacle(node):
+    """What is written in it is for people; only the kernel's lock counts."""
+    node.kill()
+    for content in (b"", b'{"pid": 1}', os.urandom(5000)):
+        (node.state / "agent.lock").write_bytes(content)
+        node.start()
+        node.kill()
