@@ -1,0 +1,109 @@
+"""C60: a Python daemon on netlink leaks descriptors, threads and children, one with each look.
+
+The agent looks into network namespaces when it rebuilds, and `allotment doctor` whenever a person asks; both by the
+same two functions. Looks that fail half-way are looks too: a namespace that goes away, a file that is none, an entry
+that can't be entered.
+"""
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from agents import network
+from allotment.addressing.errors import InternalError
+from allotment.net.namespaces import addresses_in
+from allotment.node.rebuild import living_namespaces, observe_namespaces
+from namespaces import Namespaces
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def spaces():
+    with Namespaces() as spaces:
+        yield spaces
+
+
+def resources():
+    """Descriptors, threads and children of this process."""
+    children = [Path(task, "children").read_text().split() for task in Path("/proc/self/task").iterdir()]
+    threads = len(children)
+    return len(os.listdir("/proc/self/fd")), threads, sum(map(len, children))  # noqa: PTH208
+
+
+async def test_looking_again_and_again_keeps_nothing(spaces):
+    for number in range(5):
+        spaces.make(f"10.66.0.{number + 2}/24", f"fd66::{number + 2}/64")
+    (spaces.folder / "plain").write_text("what `ip netns add` leaves when it fails half-way")
+    await look(spaces, 10)
+    before = resources()
+    await look(spaces, 40)
+    assert resources() == before
+
+
+async def look(spaces, times):
+    for _ in range(times):
+        found = await observe_namespaces([spaces.folder, spaces.folder / "none"])
+        assert len(found) == 10
+        assert len(await living_namespaces([str(path) for path in spaces.folder.iterdir()])) == 5
+
+
+async def test_looks_that_fail_keep_nothing(spaces):
+    """A mount namespace lies on nsfs too, and can't be entered as a network; a missing one can't be opened."""
+    other = spaces.folder / "mnt"
+    other.touch()
+    subprocess.run(["mount", "--bind", "/proc/self/ns/uts", str(other)], check=True)
+    try:
+        await fail(spaces, 10)
+        before = resources()
+        await fail(spaces, 50)
+        assert resources() == before
+    finally:
+        subprocess.run(["umount", str(other)], check=True)
+
+
+async def fail(spaces, times):
+    for _ in range(times):
+        with pytest.raises(InternalError, match="cannot enter the network namespace"):
+            await observe_namespaces([spaces.folder])
+        with pytest.raises(InternalError, match="cannot enter the network namespace"):
+            await addresses_in(spaces.folder / "gone")
+
+
+async def test_looks_at_namespaces_that_come_and_go_keep_nothing(spaces):
+    spaces.make("10.66.0.2/24")
+    await observe_namespaces([spaces.folder])
+    before = resources()
+    for number in range(30):
+        path = spaces.make(f"10.66.1.{number + 2}/24")
+        looking = asyncio.create_task(observe_namespaces([spaces.folder]))
+        await asyncio.to_thread(spaces.end, path)
+        assert len(await looking) in (1, 2)
+    after = resources()
+    assert (after[0], after[2]) == (before[0], before[2])
+    assert after[1] <= before[1] + 2  # asyncio's own pool
+
+
+def test_an_agent_that_has_rebuilt_is_as_one_that_has_not(make_node, spaces):
+    """C60 on the whole: after a rebuild of twenty pods, and a doctor, an agent is as large as one without."""
+    for number in range(20):
+        spaces.make(f"10.4.0.{number + 2}/24")
+    node = make_node({"blue.yaml": network(cooldown=0)}, flags=["--netns-dir", spaces.folder])
+    node.start()
+    assert len(node.leases()) == 20
+    node.give("c1")
+    rebuilt = node.usage()
+    node.cli("doctor")
+    looked_at = node.usage()
+    node.kill()
+    node.start()
+    node.give("c2")
+    plain = node.usage()
+    for usage in (rebuilt, looked_at):
+        # What comes and goes by itself is one or two; a leak is one for each namespace.
+        assert usage.descriptors <= plain.descriptors + 3
+        assert usage.threads <= plain.threads + 3
+        assert usage.children == 0
