@@ -8,6 +8,7 @@ The quick tier samples the points; `-m slow` takes every one.
 
 import concurrent.futures
 import contextlib
+import copy
 import json
 import queue
 import shutil
@@ -19,6 +20,7 @@ import pytest
 import yaml
 
 import agents
+import nodes
 from agents import Agent, Launcher, now
 from allotment.addressing.address import parse_prefix
 from allotment.addressing.errors import AllotmentError
@@ -26,13 +28,13 @@ from allotment.api.meta import NODE_FINALIZER
 from allotment.cni.exchange import SPOOL
 from allotment.cni.frames import encode_call, encode_spool_entry
 from allotment.ledger import LedgerReader
-from allotment.observe.clock import read_boot_id
 from crash.told import Told
 from crash.world import COOLDOWN
 from faults.injection import CHANGES, Faults
 
 WORKERS = 3
 BLUE, GREEN = "blue", "green"
+BOOT, NEXT_BOOT = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
 DRAINING = ', deletionTimestamp: "2026-01-01T00:00:00Z"'
 REFUSED = 7
 
@@ -52,9 +54,15 @@ class Life:
     def __init__(self, agent):
         self.agent = agent
         self.told = Told(COOLDOWN)
+        self.boot_file = agent.folder / "boot"
+        if not self.boot_file.exists():
+            self.boot_file.write_text(BOOT)
+
+    def prepare(self):
+        """What happened before."""
 
     def live(self):
-        """From the first start to the end; raises Died where the agent does."""
+        """What is to be interrupted; raises Died when it is."""
         self.start()
         for container in ("c1", "c2", "c3"):
             self.add(BLUE, container)
@@ -64,6 +72,7 @@ class Life:
         self.add(GREEN, "g1")
         self.add(GREEN, "g2")
         self.keep_delete(GREEN, "g1")
+        self.until(lambda: not self.kept())
         self.edit(BLUE, reserved="10.4.0.128/25")
         self.delete(BLUE, "c1")
         self.drain(BLUE)
@@ -76,8 +85,7 @@ class Life:
         self.start()
         self.look()
         for item in list(self.told.attachments.values()):
-            if item.certain:
-                self.add(item.network, item.container)
+            self.add(item.network, item.container)
         for network in (BLUE, GREEN):
             self.drain(network)
         for network, container in list(self.told.attachments):
@@ -128,16 +136,17 @@ class Life:
     def keep_delete(self, network, container):
         """A DEL that a shim keeps, as one does that found nobody."""
         item = self.told.attachment(network, container)
-        item.spooled = True
         self.told.delete_sent(item, now())
+        item.ending = True
         frame = encode_call(agents.environment("DEL", container), agents.conf(network))
         self.agent.spool.mkdir(mode=0o700, parents=True, exist_ok=True)
         stamp = int(now() * 1e9)
-        kept = self.agent.spool / f"{stamp:020d}-1.del"
-        temporary = kept.with_name(".tmp-1")
-        temporary.write_bytes(encode_spool_entry(read_boot_id(), stamp, frame))
-        temporary.rename(kept)
-        self.until(lambda: not kept.exists())
+        temporary = self.agent.spool / ".tmp-1"
+        temporary.write_bytes(encode_spool_entry(BOOT, stamp, frame))
+        temporary.rename(self.agent.spool / f"{stamp:020d}-1.del")
+
+    def kept(self):
+        return list(self.agent.spool.glob("*.del"))
 
     def edit(self, network, reserved="", **more):
         text = manifest(network, **more)
@@ -189,13 +198,18 @@ class Life:
         return None
 
     def look(self):
-        spool = self.agent.spool
-        self.until(lambda: not any(path.suffix == ".del" for path in spool.iterdir()))
-        self.told.judge(self.agent.leases(), settle=True)
+        self.until(lambda: not self.kept())
+        try:
+            leases = self.agent.leases()
+        except AllotmentError:
+            self.died()
+        self.told.judge(leases, settle=True)
 
     def judge_disk(self):
         """What a dead agent left: acknowledged leases, each from a confirmed block of an Allocation that is held."""
         leases = ()
+        if (self.agent.state / "ledger.rebuild").exists():
+            return  # and it says so: a start that comes will not serve before it is whole
         if (self.agent.state / "ledger.db").exists():
             with LedgerReader(self.agent.state) as reader:
                 assert reader.problems() == []
@@ -209,16 +223,84 @@ class Life:
             assert any(lease.address in parse_prefix(block) for block in blocks), f"{lease} is of no block of {blocks}"
 
 
+class Restart(Life):
+    """A start with DELs in the spool: for what is held, twice, for what nobody knows, and one that can't be read."""
+
+    def prepare(self):
+        self.start()
+        for container in ("c1", "c2", "c3"):
+            self.add(BLUE, container)
+        self.agent.kill()
+        for container in ("c1", "c2", "c1", "unknown"):
+            self.keep_delete(BLUE, container)
+        (self.agent.spool / "00000000000000000001-1.del").write_bytes(b"ALS1")
+
+    def live(self):
+        self.start()
+        self.look()
+        self.stop()
+
+
+class Reboot(Life):
+    """The first start after the machine was restarted."""
+
+    def prepare(self):
+        self.start()
+        for container in ("c1", "c2", "c3"):
+            self.add(BLUE, container)
+        self.delete(BLUE, "c2")
+        self.agent.kill()
+        self.boot_file.write_text(NEXT_BOOT)
+
+    def live(self):
+        self.told.rebooted(now())
+        self.start()
+        self.look()
+        for container in ("c4", "c5", "c6"):
+            self.add(BLUE, container)
+        self.stop()
+
+
+class Loss(Life):
+    """A start that finds the ledger gone, and makes it again from what the runtime's library remembers."""
+
+    def prepare(self):
+        self.start()
+        for container in ("c1", "c2", "c3"):
+            self.add(BLUE, container)
+        for container in ("c1", "c2"):
+            addresses = self.told.attachment(BLUE, container).certain
+            nodes.cni_cache_entry(self.agent.cache, container, addresses)
+        self.agent.kill()
+        for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
+            (self.agent.state / name).unlink()
+        self.told.lost(*(self.told.attachment(BLUE, container) for container in ("c1", "c2")))
+
+    def live(self):
+        self.start()
+        self.look()
+        self.add(BLUE, "c4")
+        self.stop()
+
+    def judge_disk(self):
+        if (self.agent.state / "ledger.db").exists():
+            super().judge_disk()
+
+
 class Stage:
     """Where lives are played, one after the other; a context manager."""
 
+    def __init__(self):
+        self._prepared = {}
+
     def __enter__(self):
         with contextlib.ExitStack() as stack:
-            self.home = Path(tempfile.mkdtemp(prefix="al-", dir="/dev/shm"))
-            stack.callback(shutil.rmtree, self.home)
-            faults = stack.enter_context(Faults(self.home / "disk"))
-            self.control = faults.control
-            self.launcher = stack.enter_context(Launcher(faults.environment()))
+            self._folder = Path(tempfile.mkdtemp(prefix="al-", dir="/dev/shm"))
+            stack.callback(shutil.rmtree, self._folder)
+            self._home = self._folder / "home"
+            faults = stack.enter_context(Faults(self._home / "disk"))
+            self._control = faults.control
+            self._launcher = stack.enter_context(Launcher(faults.environment()))
             self._stack = stack.pop_all()
         return self
 
@@ -226,59 +308,87 @@ class Stage:
         self._stack.close()
 
     @contextlib.contextmanager
-    def life(self):
-        """A new agent on an empty disk."""
-        for leftover in self.home.iterdir():
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-        with Agent(self.launcher, folder=self.home, manifests={"blue.yaml": manifest(BLUE)}) as agent:
+    def _life(self, kind):
+        """An agent of this kind on a disk as `prepare` left it."""
+        shutil.rmtree(self._home, ignore_errors=True)
+        before = self._folder / kind.__name__
+        told = self._prepared.get(kind)
+        if told is not None:
+            shutil.copytree(before, self._home)
+        flags = ["--boot-id-file", self._home / "boot"]
+        with Agent(self._launcher, folder=self._home, manifests={}, flags=flags) as agent:
+            life = kind(agent)
+            if told is None:
+                life.edit(BLUE)
+                life.prepare()
+                shutil.copytree(self._home, before, ignore=shutil.ignore_patterns("notify", "*.sock"))
+                told = self._prepared[kind] = life.told
+            life.told = copy.deepcopy(told)
             try:
-                yield Life(agent)
+                yield life
             finally:
-                self.control.disarm()
+                self._control.disarm()
 
-    def count(self):
-        """How many changes of the disk one whole life makes; it varies a little with what shares a transaction."""
-        with self.life() as life:
-            self.control.count(CHANGES)
+    def count(self, kind):
+        """How many changes of the disk a whole one makes; it varies a little with what shares a transaction."""
+        with self._life(kind) as life:
+            self._control.count(CHANGES)
             life.live()
+            seen = self._control.seen
             life.judge_disk()
-            return self.control.seen
+            life.finish()
+            return seen
 
-    def play(self, point, *, half):
-        """One life that ends at that change of the disk; False when it was over before."""
-        with self.life() as life:
-            self.control.arm(CHANGES, first=point, half=half)
+    def play(self, kind, point, *, half):
+        """One that is interrupted at that change of the disk; False when it was over before."""
+        with self._life(kind) as life:
+            self._control.arm(CHANGES, first=point, half=half)
+            died = False
             try:
                 life.live()
             except Died:
-                self.control.disarm()
-                life.judge_disk()
-                life.finish()
-                return True
-            return False
+                died = True
+            self._control.disarm()
+            life.judge_disk()
+            life.finish()
+            return died
 
 
-@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.slow)])
-def test_killed_at_each_change_of_the_disk(step):
+@pytest.fixture(scope="module")
+def stages():
+    """As many stages as are asked for; they serve several tests."""
     with contextlib.ExitStack() as stack:
-        stages = queue.SimpleQueue()
-        for _ in range(WORKERS):
-            stages.put(stack.enter_context(Stage()))
+        made = []
 
-        def play(point):
-            stage = stages.get()
-            try:
-                return stage.play(point, half=bool(point % 2))
-            except BaseException as error:
-                error.add_note(f"killed at change {point}")
-                raise
-            finally:
-                stages.put(stage)
+        def give(count):
+            while len(made) < count:
+                made.append(stack.enter_context(Stage()))
+            return made[:count]
 
-        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(WORKERS))
-        stage = stages.get()
-        total = stage.count()
-        stages.put(stage)
-        points = list(range(1, total + 1, step))
-        reached = sum(pool.map(play, points))
-        assert reached >= 0.9 * len(points)
+        yield give
+
+
+@pytest.mark.parametrize("kind", [Life, Restart, Reboot, Loss])
+@pytest.mark.parametrize("step", [47, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_each_change_of_the_disk(stages, kind, step):
+    """A life from the first start on, and three starts that find a lot to do."""
+    free = queue.SimpleQueue()
+    for stage in stages(WORKERS if step == 1 else 1):
+        free.put(stage)
+
+    def play(point):
+        stage = free.get()
+        try:
+            return stage.play(kind, point, half=bool(point % 2))
+        except BaseException as error:
+            error.add_note(f"killed at change {point}")
+            raise
+        finally:
+            free.put(stage)
+
+    stage = free.get()
+    points = list(range(1, stage.count(kind) + 1, step))
+    free.put(stage)
+    with concurrent.futures.ThreadPoolExecutor(free.qsize()) as pool:
+        died = sum(pool.map(play, points))
+    assert died >= 0.8 * len(points)

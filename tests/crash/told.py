@@ -25,8 +25,8 @@ class Attachment:
     """When the first DEL was sent that may have ended what it held."""
     hung_up: bool = False
     """Open only because its caller hung up during ADD: a living agent takes that back."""
-    spooled: bool = False
-    """Its DEL may be waiting in the spool."""
+    ending: bool = False
+    """It will end without being asked again: its DEL is kept, or the machine was restarted."""
 
     def allows(self, found):
         """Whether it may be found with these addresses."""
@@ -42,7 +42,7 @@ class Attachment:
             if self.certain is not None
             else (f"open: held {self.before}, may have none: {self.may_have_none}, may have new: {self.may_have_new}")
         )
-        return f"{self.network}/{self.container} ({state}, spooled: {self.spooled})"
+        return f"{self.network}/{self.container} ({state}, ending: {self.ending})"
 
 
 @dataclass(eq=False)
@@ -107,6 +107,25 @@ class Told:
         self._gone(item)
         self._settle(item, ())
 
+    # -- the world
+
+    def rebooted(self, when):
+        """The machine was restarted: what there was ends, and every rest begins anew."""
+        for item in self.attachments.values():
+            self.delete_sent(item, when)
+            item.ending = True
+        for place in self._released:
+            self._released[place] = when
+
+    def lost(self, *known):
+        """The ledger is lost. What nobody but it knew of, all but the attachments `known`, is gone without a rest."""
+        for item in self.attachments.values():
+            if item.certain and item not in known:
+                self._open(item)
+                item.may_have_none = item.ending = True
+        self._released.clear()
+        self._sequences.clear()
+
     # -- looks
 
     def judge(self, leases, *, settle, drained=False):
@@ -133,8 +152,8 @@ class Told:
             assert item.allows(addresses), f"{item} was found with {addresses} (I2)"
             if drained and item.hung_up and item.certain is None:
                 assert not addresses, f"{item} was found with {addresses}, though its caller hung up"
-            if settle and item.spooled:
-                assert not addresses, f"{item} was found with {addresses}, though its DEL was kept and replayed"
+            if settle and item.ending:
+                assert not addresses, f"{item} was found with {addresses}, though it was to end"
             if settle and item.certain is None:
                 if addresses != item.before:
                     self._gone(item)
@@ -179,4 +198,4 @@ class Told:
     def _settle(self, item, addresses):
         item.certain, item.before = addresses, ()
         item.may_have_none, item.may_have_new, item.ending_since = True, False, None
-        item.hung_up = item.spooled = False
+        item.hung_up = item.ending = False

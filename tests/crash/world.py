@@ -120,7 +120,7 @@ class World:
         pods = []
         while True:
             await self._open.wait()
-            pods = [item for item in pods if not item.spooled and (item.certain != () or chance.random() < 0.2)]
+            pods = [item for item in pods if not item.ending and (item.certain != () or chance.random() < 0.2)]
             while len(pods) < _PODS:
                 pods.append(self.told.attachment(NETWORK, f"pod-{next(self._names)}"))
             item = chance.choice(pods)
@@ -140,7 +140,7 @@ class World:
         return chance.choices(("DEL", "ADD", "twice", "CHECK", "hang up", "drop"), (8, 2, 1, 1, 1, 1))[0]
 
     async def _call(self, item, what, chance):
-        if item.spooled:
+        if item.ending:
             return
         match what:
             case "ADD":
@@ -214,7 +214,7 @@ class World:
 
     async def _call_shim(self, item, what, chance):
         """By the plugin itself, which waits for an agent that is away, and keeps a DEL for it."""
-        if item.spooled:
+        if item.ending:
             return
         verb = "ADD" if what in ("ADD", "hang up", "twice", "CHECK") else "DEL"
         short = verb == "DEL" and chance.random() < 0.5
@@ -228,7 +228,7 @@ class World:
         else:
             assert code == 0, f"{item}: DEL failed: {body}"
             # It is released, or kept; the container is not touched again before that is seen to be so.
-            item.spooled = item.certain is None
+            item.ending = item.certain is None
 
     async def _run_shim(self, verb, item, timeout_ms):
         self.calls += 1
