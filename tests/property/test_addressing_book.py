@@ -399,8 +399,6 @@ class Book(RuleBasedStateMachine):
             for rest in self.ledger.rests
             for address in addresses(rest)
         }
-        for place, since in on_disk.items():
-            assert place not in self.released or since >= self.released[place] or into_next_boot
         self.released = on_disk
         self.cooldowns = dict.fromkeys(NETWORKS, 1200.0)
         self.load()
@@ -441,16 +439,14 @@ class Book(RuleBasedStateMachine):
             for block in self.blocks(network):
                 counts = of_block(use, block.prefix)
                 inside = [a for a in UNIVERSE if a in block.prefix]
-                unavailable = {StateKind.IDLE, StateKind.NEVER_USED, StateKind.CLOSED, StateKind.BEING_GIVEN}
-                assert counts.available == sum(
-                    states[a].kind in unavailable
-                    and not (states[a].kind is StateKind.BEING_GIVEN and self.blocked(network, block, a))
-                    for a in inside
+                free = {StateKind.IDLE, StateKind.NEVER_USED, StateKind.CLOSED}
+                picked = [a for a in inside if states[a].kind is StateKind.BEING_GIVEN]  # no lease as yet
+                assert counts.available == sum(states[a].kind in free for a in inside) + sum(
+                    not self.blocked(network, block, a) for a in picked
                 )
-                assert counts.in_use == sum((network, a) in self.ledger.leases for a in inside)
-                assert counts.cooling == sum(
-                    self.cooling(network, a) and (network, a) not in self.ledger.leases for a in inside
-                )
+                leased = [a for a in inside if (network, a) in self.ledger.leases]
+                assert counts.in_use == len(leased)
+                assert counts.cooling == sum(self.cooling(network, a) for a in {*inside} - {*leased, *picked})
             whole = of_network(use)
             assert whole.in_use <= len([a for a in UNIVERSE if (network, a) in self.ledger.leases])
 
