@@ -23,7 +23,7 @@ from allotment.addressing.lease import Cause, LeaseKind, Moment, Owner
 from allotment.node.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
     from allotment.addressing.book import Claimed, LeaseBook, Proposal, Removal
     from allotment.addressing.lease import AttachmentKey, Change, Lease
@@ -87,6 +87,7 @@ class Attachments:
         self._incomplete = False
         self._adopted: dict[tuple[str, str], AttachmentKey] = {}
         self._leases_changed: Callable[[], None] = lambda: None
+        self._settle_kept: Callable[[], Awaitable[None]] | None = None
 
     # -- what the daemon tells us ---------------------------------------------------------------------------------
 
@@ -116,6 +117,14 @@ class Attachments:
         """Call `callback` after each change of leases; it must be cheap."""
         self._leases_changed = callback
 
+    def before_repeating(self, settle: Callable[[], Awaitable[None]]) -> None:
+        """Await `settle` before an ADD is told of leases that are there already.
+
+        A DEL that came before it may be kept somewhere, unheard: a container that is restarted under its own ID
+        would be told of leases that end a moment later.
+        """
+        self._settle_kept = settle
+
     def now(self) -> Moment:
         """The clock's moment, as leases record it."""
         return Moment(self._clock.boot, self._clock.seconds())
@@ -131,6 +140,8 @@ class Attachments:
         owner = _owner(request)
         await self._admission(owner.network)
         key = owner.key
+        if self._settle_kept is not None and self._book.find(key):
+            await self._settle_kept()
         await self._turns.take(key)
         release_turn = True
         try:

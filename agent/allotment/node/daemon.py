@@ -138,6 +138,7 @@ class Agent:
         keeper = AllocationKeeper(source, book, clock, log, node=settings.node, ledger_id=started.ledger.ledger_id)
         attachments.on_change(keeper.poke)
         spool = Spool(settings.spool_dir, attachments, clock, self._metrics, log)
+        attachments.before_repeating(spool.settle)
         cache = ViewCache(started.ledger)
         self._cached = cache.load()
         queries = Queries(

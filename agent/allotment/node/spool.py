@@ -52,6 +52,7 @@ class Spool:
             outcome: metrics.count("spool_replayed_total", outcome) for outcome in ("released", "nothing", _UNREADABLE)
         }
         self._waiting = 0
+        self._replaying = asyncio.Lock()
         metrics.read("spool_entries", lambda: (((), float(self._waiting)),))
 
     def prepare(self) -> None:
@@ -75,8 +76,21 @@ class Spool:
                     async with asyncio.timeout(_RETRY if waiting else _LOOK_AGAIN):
                         await rung.wait()
 
+    async def settle(self) -> None:
+        """Have every DEL that is kept by now take effect.
+
+        Raises:
+            LedgerUnavailable: one has to wait for the disk, and which leases it means is open until then.
+        """
+        if self._entries() and (waiting := await self.replay()):
+            raise LedgerUnavailable(f"{waiting} DELs that were kept wait for the ledger; try again")
+
     async def replay(self) -> int:
         """Replay every entry, oldest first; returns how many could not be and are still there."""
+        async with self._replaying:
+            return await self._replay_all()
+
+    async def _replay_all(self) -> int:
         entries = self._entries()
         self._waiting = len(entries)
         for number, name in enumerate(entries):
