@@ -74,7 +74,8 @@ class Told:
     def add_answered(self, item, addresses, when):
         assert len(addresses) == 2, f"{item} was given {addresses}: dual-stack is all or nothing"
         assert item.allows(addresses), f"{item} was given {addresses} (I2)"
-        new = addresses != item.certain and addresses != item.before
+        # What was to end has ended before anybody is told of new addresses, be they the same ones.
+        new = item.ending or addresses not in (item.certain, item.before)
         if item.certain is None and item.before and new:
             self._gone(item)
         for address in addresses:

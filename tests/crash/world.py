@@ -120,7 +120,8 @@ class World:
         pods = []
         while True:
             await self._open.wait()
-            pods = [item for item in pods if not item.ending and (item.certain != () or chance.random() < 0.2)]
+            # Most containers come but once; some are started again under their own name (podman, nerdctl).
+            pods = [item for item in pods if (item.certain != () and not item.ending) or chance.random() < 0.2]
             while len(pods) < _PODS:
                 pods.append(self.told.attachment(NETWORK, f"pod-{next(self._names)}"))
             item = chance.choice(pods)
@@ -133,6 +134,8 @@ class World:
             await asyncio.sleep(0)  # noqa: TID251  # gives the others their turn
 
     def _choose(self, chance, item):
+        if item.ending:
+            return "ADD"
         if item.certain == ():
             return chance.choices(("ADD", "DEL", "hang up", "twice"), (8, 1, 1, 1))[0]
         if item.certain is None:  # most runtimes ask again, some give up
@@ -140,8 +143,6 @@ class World:
         return chance.choices(("DEL", "ADD", "twice", "CHECK", "hang up", "drop"), (8, 2, 1, 1, 1, 1))[0]
 
     async def _call(self, item, what, chance):
-        if item.ending:
-            return
         match what:
             case "ADD":
                 self.told.add_sent(item)
@@ -214,8 +215,6 @@ class World:
 
     async def _call_shim(self, item, what, chance):
         """By the plugin itself, which waits for an agent that is away, and keeps a DEL for it."""
-        if item.ending:
-            return
         verb = "ADD" if what in ("ADD", "hang up", "twice", "CHECK") else "DEL"
         short = verb == "DEL" and chance.random() < 0.5
         if verb == "ADD":
