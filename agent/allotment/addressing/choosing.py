@@ -133,13 +133,15 @@ def _exhausted(holdings: Holdings, family: Family, seconds: float, only: _Only |
         oldest = None if only.block is None else only.block.oldest()
         next_rested = None if oldest is None else oldest.seconds
     in_use = sum(block.taken for block in giving)
-    usable = sum(block.prefix.size - block.blocked for block in giving)
+    usable = sum(holdings.usable(block.prefix) for block in giving)
+    reserved = usable - sum(block.prefix.size - block.blocked for block in giving)
+    withheld = f", {reserved} reserved or excluded" if reserved else ""
     soon = "" if next_rested is None else f" (next in {max(1, math.ceil(next_rested - since))} s)"
     total = sum(prefix.family is family for prefix in holdings.blocks)
     of_family = f"{family}: " if len(holdings.supplies) > 1 else ""
     return (
         f"no IP addresses available in network {holdings.name} on {node}: {of_family}{in_use} of {usable} in use, "
-        f"{cooling} cooling{soon}, {len(giving)} of {total} blocks{_no_more(holdings, only)}"
+        f"{cooling} cooling{soon}{withheld}, {len(giving)} of {total} blocks{_no_more(holdings, only)}"
     )
 
 

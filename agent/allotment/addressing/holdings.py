@@ -120,8 +120,15 @@ class Holdings:
         """What is never handed out automatically, edges aside."""
         if self.plan is None:
             return IntervalSet()
-        gateways = [block.gateway for block in self.plan.blocks if block.gateway is not None]
-        return self.plan.excluded | self.plan.reserved | IntervalSet.of(*gateways)
+        return self.plan.excluded | self.plan.reserved | self._gateways()
+
+    def _gateways(self) -> IntervalSet:
+        blocks = () if self.plan is None else self.plan.blocks
+        return IntervalSet.of(*(block.gateway for block in blocks if block.gateway is not None))
+
+    def usable(self, prefix: Prefix) -> int:
+        """How many addresses of a block could be handed out if nothing were excluded or reserved."""
+        return prefix.size - (unusable(prefix) | self._gateways().within(prefix)).count()
 
     def _close(self, spaces: list[BlockSpace]) -> None:
         if not spaces:
@@ -143,16 +150,23 @@ class Holdings:
         if not prefixes:
             return
         for prefix in prefixes:
-            space = BlockSpace(self.name, prefix, self._boot, limit=self._limit)
-            self.spaces[prefix] = space
+            made = BlockSpace(self.name, prefix, self._boot, limit=self._limit)
+            self.spaces[prefix] = made
             host_bits = prefix.family.bits - prefix.length
-            self._tables[prefix.family].setdefault(host_bits, {})[prefix.value >> host_bits] = space
+            self._tables[prefix.family].setdefault(host_bits, {})[prefix.value >> host_bits] = made
         taken: dict[Prefix, list[int]] = {prefix: [] for prefix in prefixes}
-        for address in (*self._loose, *self._held):
+        loose: set[Address] = set()
+        for address in self._loose:
+            space = self.space_of(address)
+            if space is None:
+                loose.add(address)
+            else:
+                taken[space.prefix].append(address.value)
+        self._loose = loose
+        for address in self._held:
             found = self.space_of(address)
             if found is not None and found.prefix in taken:
                 taken[found.prefix].append(address.value)
-        self._loose = {address for address in self._loose if self.space_of(address) is None}
         resting = self._settle(prefixes)
         for prefix in prefixes:
             self.spaces[prefix].fill(taken[prefix], resting[prefix])

@@ -156,7 +156,11 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Rested:
-    """Several rests are replaced by one run that covers exactly the same addresses (keeps memory and file bounded)."""
+    """Rests are replaced by one that covers exactly the same addresses.
+
+    Either several that are no longer cooling are joined into a run, as old as the youngest of them (keeps memory and
+    file bounded); or one is written anew, because it was released in another boot (I13) or its block was cut anew.
+    """
 
     before: tuple[Rest, ...]
     after: Rest
@@ -164,7 +168,7 @@ class Rested:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """A block is no longer ours: what rested in it is forgotten."""
+    """A block is no longer ours: what rests under its name is forgotten (all of it has cooled)."""
 
     network: str
     block: Prefix

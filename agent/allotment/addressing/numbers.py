@@ -97,8 +97,13 @@ class FreeNumbers:
 
     def take_all(self, numbers: Iterable[int]) -> None:
         """Take many at once; those that aren't free are passed over."""
-        for number in sorted(numbers):
-            self.take(number)
+        ordered = sorted(numbers)
+        begin = 0
+        for index, number in enumerate(ordered):
+            if index + 1 == len(ordered) or ordered[index + 1] > number + 1:
+                for first, last in self.clip(ordered[begin], number):
+                    self.take_run(first, last)
+                begin = index + 1
 
     def put(self, number: int) -> None:
         """Make a number free again that was taken."""

@@ -221,10 +221,10 @@ def test_exclusions_come_and_go_without_touching_leases():
     take_back(made, give(made, "c2"))
     made.apply([plan("10.4.0.0/29", excluded=ranges("10.4.0.0/29"))], moment(1000))
     assert made.find(leases[0].owner.key) == leases
-    assert "0 of 0 in use" not in refusal_of(made, Exhausted, at=1100)
+    assert "1 of 5 in use, 0 cooling, 5 reserved or excluded, 1 of 1 blocks" in refusal_of(made, Exhausted, at=1100)
     made.apply([plan("10.4.0.0/29", excluded=ranges("10.4.0.4-10.4.0.6"))], moment(1100))
     assert texts(give(made, "c3", at=1100)) == ["10.4.0.3"], "rested long enough meanwhile"
-    assert "2 of 2 in use" in refusal_of(made, Exhausted, at=1100)
+    assert "2 of 5 in use, 0 cooling, 3 reserved or excluded" in refusal_of(made, Exhausted, at=1100)
 
 
 def test_a_changed_cooldown_counts_at_once():
