@@ -48,6 +48,9 @@ class Inside:
         )
         (folder / "run").mkdir()
         self._running = None
+        self._log = structlog.wrap_logger(
+            structlog.ReturnLogger(), processors=[lambda _logger, _name, event: str(event)]
+        )
 
     async def __aenter__(self):
         await self.start()
@@ -57,24 +60,26 @@ class Inside:
         if self._running is not None:
             await self.stop()
 
+    def make_source(self):
+        """The source of the next agent; a test may put another in its place."""
+        state = StateFolder(self.settings.state_dir)
+        return ManifestSource(self.settings.manifests, state, self.settings.node, self.clock, self._log)
+
     async def start(self):
-        """Start, and wait until it serves."""
-        log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[lambda _logger, _name, event: str(event)])
-        settings, clock = self.settings, self.clock
+        """Start, and wait until it serves. Raises what the agent ends with, if it ends."""
         self.agent = Agent(
-            settings,
-            clock=clock,
-            log=log,
+            self.settings,
+            clock=self.clock,
+            log=self._log,
             metrics=Metrics("test"),
             notifier=Notifier({}),
-            make_source=lambda: ManifestSource(
-                settings.manifests, StateFolder(settings.state_dir), settings.node, clock, log
-            ),
+            make_source=self.make_source,
         )
         self._running = asyncio.create_task(self.agent.run())
         await self.until(lambda: self._running.done() or not self.agent.not_ready, "it does not serve")
         if self._running.done():
-            self._running.result()
+            running, self._running = self._running, None
+            running.result()
 
     async def stop(self):
         """Stop in an orderly way."""
