@@ -155,6 +155,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def coalesce(self, data):
         """Neighbours at rest become one run that was released when the latest of them was."""
         network, first = data.draw(st.sampled_from(sorted(self.resting)))
+        while (network, first + -1) in self.resting:  # a run that the disk holds is only ever taken whole
+            first += -1
         run = [self.resting[network, first]]
         while (after := self.resting.get((network, run[-1].last + 1))) is not None and after.block == run[0].block:
             run.append(after)

@@ -44,6 +44,8 @@ class Callers:
         self._content = content
         self._written = written
         self._observer = observer
+        self.expected = 0
+        """How many requests the thread has that the loop has not heard of yet."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watchers: list[asyncio.Future[None]] = []
         self._is_over = False
@@ -64,6 +66,10 @@ class Callers:
             raise InternalError("the ledger belongs to another event loop")
         return False
 
+    def expect(self, requests: Sequence[Request]) -> None:
+        """The thread has these now, and will answer or refuse each of them."""
+        self.expected += len(requests)
+
     def answer_here(self, requests: Sequence[Request], errors: Sequence[Exception | None], seconds: float) -> None:
         """As `answer`, for who is on the loop already."""
         self._resolve([(r, _told(e)) for r, e in zip(requests, errors, strict=True)], seconds)
@@ -80,13 +86,13 @@ class Callers:
 
     def answer(self, requests: Sequence[Request], errors: Sequence[Exception | None], seconds: float) -> None:
         """These were in one transaction that took so long; all but those with an error are on disk."""
-        self._post(self._resolve, [(r, _told(e)) for r, e in zip(requests, errors, strict=True)], seconds)
+        self._post(self._hear, [(r, _told(e)) for r, e in zip(requests, errors, strict=True)], seconds)
 
     def refuse(self, requests: Iterable[Request], reason: str) -> None:
         """Nothing of these is written."""
         outcomes = [(request, LedgerUnavailable(reason)) for request in requests]
         if outcomes:
-            self._post(self._resolve, outcomes, None)
+            self._post(self._hear, outcomes, None)
 
     def refused(self, kind: str) -> None:
         """Tell the observer that the disk refused."""
@@ -139,6 +145,10 @@ class Callers:
             return False
         return True
 
+    def _hear(self, outcomes: list[_Outcome], seconds: float | None) -> None:
+        self.expected -= len(outcomes)
+        self._resolve(outcomes, seconds)
+
     def _resolve(self, outcomes: list[_Outcome], seconds: float | None) -> None:
         for request, error in outcomes:
             if error is None:
@@ -150,7 +160,15 @@ class Callers:
             else:
                 request.future.set_exception(error)
         if seconds is not None:
-            self._observer.committed(seconds=seconds, requests=len(outcomes))
+            self._observe(seconds, len(outcomes))
+
+    def _observe(self, seconds: float, requests: int) -> None:
+        """Tell the observer; what goes wrong there is the loop's to report, and nothing to the ledger."""
+        try:
+            self._observer.committed(seconds=seconds, requests=requests)
+        except Exception as error:  # noqa: BLE001  # reported
+            if self._loop is not None:
+                self._loop.call_exception_handler({"message": "the ledger's observer failed", "exception": error})
 
     def _tell_watchers(self, died: BaseException | None) -> None:
         self._is_over, self._died = True, died

@@ -70,11 +70,19 @@ class _Unwritten:
     error: Exception
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fault:
+    """A fault of ours, met on the loop while these were in hand; the thread ends with it, and tells everybody."""
+
+    requests: list[Request]
+    error: Exception
+
+
 class _Stop:
     """The last item of the queue."""
 
 
-_Item: TypeAlias = Request | _Failed | _Unwritten | _Stop
+_Item: TypeAlias = Request | _Failed | _Unwritten | _Fault | _Stop
 
 
 class Writer:
@@ -142,27 +150,58 @@ class Writer:
     def _write_gathered(self) -> None:
         """Write what this round of the loop brought, here if that is quick, else have it written by the thread."""
         requests, self._gathered = self._gathered, []
-        quick = self.state is LedgerState.OPEN and self._average < _QUICK and len(requests) <= _FEW
-        if quick and self._queue.empty() and self._hand.acquire(blocking=False):
+        if not requests:
+            return
+        if self._is_quick(requests) and self._hand.acquire(blocking=False):
             try:
-                self._write_here(requests)
+                if self._is_well():  # looked at again: the thread may have met trouble before it let go
+                    self._write_here(requests)
+                    return
+            except Exception as error:  # noqa: BLE001  # raised again in the thread
+                self._callers.expect(requests)
+                self._queue.put(_Fault(requests, error))
+                return
             finally:
                 self._hand.release()
-        else:
-            for request in requests:
-                self._queue.put(request)
+        self._callers.expect(requests)
+        for request in requests:
+            self._queue.put(request)
+        if self._ended.is_set():
+            self._refuse_rest()
+
+    def _is_quick(self, requests: list[Request]) -> bool:
+        """Whether the loop may write these itself.
+
+        Not while the thread has requests that are not answered: theirs came first, and a rest that is coalesced and
+        the grant of an address in it must reach the disk in the order they were decided in. Not while the log has
+        grown long either, which only the thread sees to.
+        """
+        return (
+            len(requests) <= _FEW
+            and self._average < _QUICK
+            and self._callers.expected == 0
+            and self._queue.empty()
+            and not self._checkpointer.is_behind
+            and self._is_well()
+        )
+
+    def _is_well(self) -> bool:
+        return self.died is None and self.state is LedgerState.OPEN and not self.database.abandoned
 
     def _write_here(self, requests: list[Request]) -> None:
         began = self._clock.seconds()
         try:
             results = self.database.transact([request.writes for request in requests])
         except Exception as error:  # noqa: BLE001  # the thread tells them apart
+            self._pace(began)
+            self._callers.expect(requests)
             self._queue.put(_Unwritten(requests, error))
             return
         self._callers.answer_here(requests, results, self._committed(requests, began))
 
     def fail(self, database: Database, error: Exception) -> None:
         """Report, from any thread, an error of the disk that was met on `database`."""
+        database.abandon()
         self._queue.put(_Failed(database, error))
 
     async def close(self) -> None:
@@ -204,6 +243,7 @@ class Writer:
         finally:
             self._checkpointer.stop()
             self._ended.set()
+            self._refuse_rest()  # what came in until a moment ago; what comes now sees that nobody will take it
             self._callers.ended(self.died)
 
     def _turn(self, items: list[_Item]) -> bool:
@@ -217,8 +257,11 @@ class Writer:
                 case _Unwritten(unwritten, error):
                     self._not_written(unwritten, error, again=True)
                 case _Failed(database, error):
-                    if database is self.database and not database.abandoned:
+                    if database is self.database and self.state is not LedgerState.FAILED:
                         self._disk_failed(error)
+                case _Fault(unanswered, error):
+                    requests += unanswered
+                    raise error
                 case _Stop():
                     going = False
         if self.state is LedgerState.FAILED and self._is_due():
@@ -274,10 +317,15 @@ class Writer:
 
     def _committed(self, requests: list[Request], began: float) -> float:
         """These are on disk; how long it took."""
-        seconds = self._clock.seconds() - began
-        self._average += _PACE * (seconds - self._average)
+        seconds = self._pace(began)
         self.last_commit = (seconds, len(requests))
         self._checkpointer.wake(self.database, sum(len(request.writes) for request in requests))
+        return seconds
+
+    def _pace(self, began: float) -> float:
+        """How long the disk took since then; it counts for who writes next."""
+        seconds = self._clock.seconds() - began
+        self._average += _PACE * (seconds - self._average)
         return seconds
 
     def _help_checkpointer(self) -> None:
@@ -398,7 +446,7 @@ class Writer:
                 item = self._queue.get_nowait()
                 if isinstance(item, Request):
                     rest.append(item)
-                elif isinstance(item, _Unwritten):
+                elif isinstance(item, _Unwritten | _Fault):
                     rest += item.requests
         self._callers.refuse(rest, "the agent is stopping")
 

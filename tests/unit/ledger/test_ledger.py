@@ -168,6 +168,46 @@ async def test_memory_follows_the_disk_in_its_order(tmp_path):
     assert order == [(number, None) for number in range(1, 51)]
 
 
+async def test_the_disk_has_changes_in_the_order_they_were_decided_in(tmp_path):
+    """I3: an address that is given out of a run, right after the run was made, leaves it; whoever writes them."""
+    leases = [lease(number) for number in range(10, 20)]
+    async with opened(tmp_path) as ledger:
+        for turn in range(60):
+            await ledger.commit(granted(*leases))
+            await ledger.commit(released(*leases))
+            run = run_of("10.4.1.10", "10.4.1.19")
+            crowd = [lease(number, network=f"other-{turn}") for number in range(1, 100)]
+            waits = [ledger.submit(granted(each)) for each in crowd[: turn * 2]]  # sends some to the thread
+            waits.append(ledger.submit([Rested(tuple(rest_of(each) for each in leases), run)]))
+            await asyncio.wait(waits[:1], timeout=0)
+            waits.append(ledger.submit(granted(leases[5])))
+            await asyncio.gather(*waits)
+            resting = [rest for rest in state_of(tmp_path).rests if rest.network == "blue"]
+            assert leases[5].address not in addresses(resting)
+            await ledger.commit([Forgotten("blue", V4)])
+            await ledger.commit(released(leases[5]))
+            await ledger.commit([Forgotten("blue", V4)])
+
+
+async def test_another_process_that_holds_the_file_does_not_stop_the_loop_again_and_again(tmp_path):
+    """The loop writes itself only while that is quick; what was slow once is the thread's."""
+    async with opened(tmp_path) as ledger:
+        await ledger.commit(granted(lease(1)))
+        outsider = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
+        outsider.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerUnavailable, match="locked"):
+            await ledger.commit(granted(lease(2)))
+        second = ledger.submit(granted(lease(2)))
+        turns = 0
+        while not second.done():
+            await asyncio.to_thread(lambda: None)
+            turns += 1
+        assert turns > 20, "the loop stood still while the file was held"
+        assert isinstance(second.exception(), LedgerUnavailable)
+        outsider.execute("ROLLBACK")
+        outsider.close()
+
+
 async def test_a_caller_that_leaves_takes_nothing_with_it(tmp_path):
     """I2: a change that was submitted ends in order, and its callback hears how, whoever waits."""
     heard = []
