@@ -64,6 +64,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger = Ledger.open(
             self.folder, boot="boot-1", snapshot=self.snapshot, ballast_bytes=0, retry_pause=0.005
         )
+        self.failures = 0
         self.compare(self.ledger.load())
         assert self.ledger.objects() == self.objects
 
@@ -198,6 +199,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.runner.run(self.ledger.close())
         self.open()
 
+    @precondition(lambda self: self.failures < 3)  # the pauses between them grow
     @rule()
     def fail(self):
         """The disk fails; what was acknowledged goes on in a new file."""
@@ -212,6 +214,7 @@ class LedgerMachine(RuleBasedStateMachine):
             await until(lambda: ledger.health().replaced > before and ledger.health().state is LedgerState.OPEN)
 
         self.run(broken)
+        self.failures += 1
         self.past = []
 
     @rule()
