@@ -101,7 +101,7 @@ def _is_zig(compiler: list[str]) -> bool:
 def _describe(compiler: list[str]) -> bytes:
     """Something that changes when the compiler does."""
     if _is_zig(compiler):
-        from importlib.metadata import version  # noqa: PLC0415
+        from importlib.metadata import version  # noqa: PLC0415  # only where zig is the compiler
 
         return version("ziglang").encode()
     path = shutil.which(compiler[0])
