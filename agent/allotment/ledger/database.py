@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import sqlite3
 import threading
 from typing import TYPE_CHECKING, Final
@@ -19,6 +21,7 @@ from allotment.ledger.state import Content, read_content
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from allotment.ledger.files import LedgerFiles
 
@@ -50,6 +53,7 @@ class Database:
         self.abandoned = False
         # The file is not looked at before the first statement; whoever opens it wants to know now.
         self._writer.execute("SELECT count(*) FROM meta").fetchone()
+        self._file = _identity(files.database)
         self._mark = MarkFile(files.mark)
         self._mark_progress()
 
@@ -119,6 +123,7 @@ class Database:
                 apply(writer, write, counters)
         self._trim(counters)
         writer.execute("COMMIT")
+        self._refuse_if_moved()
         self._counters = counters
         self._mark_progress()
 
@@ -138,6 +143,7 @@ class Database:
             with contextlib.suppress(sqlite3.Error):
                 roll_back(writer)
             raise
+        self._refuse_if_moved()
         self._counters = counters
         self._mark_progress()
         return results
@@ -164,6 +170,15 @@ class Database:
             return
         counters.oldest += min(surplus, _TRIM_ROWS)
         self._writer.execute("DELETE FROM history WHERE id < ?", (counters.oldest,))
+
+    def _refuse_if_moved(self) -> None:
+        """See that what was committed can be found: a file that was removed under us takes commits like any other.
+
+        Raises:
+            OSError: it is not where the next start looks for it.
+        """
+        if _identity(self._files.database) != self._file:
+            raise OSError(errno.ESTALE, "the ledger's file was removed or replaced while it was in use")
 
     def _mark_progress(self) -> None:
         self._mark.write(Mark(self.ledger_id, self._counters.granted, self._counters.released))
@@ -215,6 +230,11 @@ class Database:
             self._checkpointer.close()
         with contextlib.suppress(sqlite3.Error):
             self._writer.close()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = os.stat(path)  # noqa: PTH116  # once for every commit, and Path.stat takes twice as long
+    return found.st_dev, found.st_ino
 
 
 def _refusal(error: Exception, files: LedgerFiles) -> AllotmentError:

@@ -131,6 +131,31 @@ async def test_what_was_acknowledged_moves_to_a_new_file(tmp_path):
         assert again.ledger_id == identity
 
 
+@pytest.mark.parametrize("how", ["removed", "replaced", "folder removed"])
+async def test_a_file_that_is_not_in_its_place_any_more_holds_nothing(tmp_path, how):
+    """I2: SQLite writes on in a file that was removed, and the next start would find nothing of it."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    memory = BookState((lease(1),), (), 1)
+    async with opened(folder, snapshot=lambda: memory, retry_pause=0.01) as ledger:
+        await ledger.commit(granted(lease(1)))
+        if how == "folder removed":
+            shutil.rmtree(folder)
+        else:
+            (folder / "ledger.db").unlink()
+        if how == "replaced":
+            (folder / "ledger.db").write_bytes(b"")
+        with pytest.raises(LedgerUnavailable):
+            await ledger.commit(granted(lease(2)))
+        folder.mkdir(exist_ok=True)
+        await until(lambda: ledger.health().replaced == 1)
+        memory = BookState((lease(1), lease(3)), (), 3)
+        await ledger.commit(granted(lease(3)))
+        assert ledger.health().replaced == 1
+    async with opened(folder) as again:
+        assert again.load().canonical() == memory.canonical()
+
+
 async def test_a_disk_that_fails_again_soon_is_given_a_pause(tmp_path):
     """A disk that fails again and again is not worn out with whole files; meanwhile all is refused at once."""
     async with opened(tmp_path, retry_pause=0.05) as ledger:
