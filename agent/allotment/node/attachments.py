@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from allotment.addressing.book import Ask
 from allotment.addressing.errors import CheckFailed, LedgerUnavailable, NotAdmitted, NotServing
-from allotment.addressing.lease import Cause, LeaseKind, Moment, Owner
+from allotment.addressing.lease import Cause, LeaseKind, Moment
 from allotment.node.turns import Turns
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Attachments:
         Raises:
             UnknownNetwork, NetworkDraining, NotAdmitted, Exhausted, AddressUnavailable, LedgerUnavailable
         """
-        owner = _owner(request)
+        owner = request.owner()
         await self._admission(owner.network)
         key = owner.key
         if self._settle_kept is not None and self._book.find(key):
@@ -195,7 +195,7 @@ class Attachments:
         Raises:
             CheckFailed: it has none.
         """
-        owner = _owner(request)
+        owner = request.owner()
         leases = self._book.find(owner.key)
         if not leases:
             raise CheckFailed(
@@ -416,18 +416,6 @@ def _when_done(future: asyncio.Future[None], callback: Callable[[asyncio.Future[
         callback(future)
     else:
         future.add_done_callback(callback)
-
-
-def _owner(request: CniRequest) -> Owner:
-    return Owner(
-        network=request.network or request.conf_name,
-        container_id=request.container_id,
-        interface=request.interface,
-        pod_namespace=request.pod_namespace,
-        pod_name=request.pod_name,
-        pod_uid=request.pod_uid,
-        conf_name=request.conf_name,
-    )
 
 
 def _older(lease: Lease, than: Moment) -> bool:
