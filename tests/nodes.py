@@ -125,7 +125,9 @@ class Node(Agent):
     def collect(self, *valid, of="blue", **options):
         """CNI GC with these containers as the valid ones."""
         listed = [{"containerID": container, "ifname": "eth0"} for container in valid]
-        # Through the shim: when it was started is when its list was made.
+        # Through the shim: when it was started is when its list was made, cut off to a tick of the kernel's.
+        begun = now()
+        until(lambda: now() > begun + 2 / os.sysconf("SC_CLK_TCK"))
         got = self.run("GC", of=of, config={"cni.dev/valid-attachments": listed}, **options)
         assert got.ok, got
 

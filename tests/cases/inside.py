@@ -29,7 +29,7 @@ _STEP = 0.01
 class Inside:
     """One agent after the other on the same folders; `start` and `stop` may be repeated."""
 
-    def __init__(self, folder, manifests, *, clock=None, **settings):
+    def __init__(self, folder, manifests, *, clock=None, listener=None, **settings):
         self.clock = clock or ManualClock(boot="boot-1")
         self.manifests = folder / "manifests"
         self.manifests.mkdir(parents=True)
@@ -48,6 +48,7 @@ class Inside:
         )
         (folder / "run").mkdir()
         self._running = None
+        self._listener = listener
         self._log = structlog.wrap_logger(
             structlog.ReturnLogger(), processors=[lambda _logger, _name, event: str(event)]
         )
@@ -74,6 +75,7 @@ class Inside:
             metrics=Metrics("test"),
             notifier=Notifier({}),
             make_source=self.make_source,
+            listener=self._listener,
         )
         self._running = asyncio.create_task(self.agent.run())
         await self.until(lambda: self._running.done() or not self.agent.not_ready, "it does not serve")

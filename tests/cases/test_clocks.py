@@ -16,7 +16,12 @@ from allotment.testing.clock import ManualClock
 from cases.inside import Inside
 
 HOUR, DAY = 3600.0, 86400.0
-JUMPS = [HOUR, -HOUR, DAY, -DAY]
+JUMPS = [
+    pytest.param(HOUR, id="an hour on", marks=pytest.mark.slow),
+    pytest.param(-HOUR, id="an hour back", marks=pytest.mark.slow),
+    pytest.param(DAY, id="a day on"),
+    pytest.param(-DAY, id="a day back"),
+]
 COOLDOWN = 30
 ONE = network(cooldown=COOLDOWN, v4="10.4.0.4/30", v6="fd00:4::4/126", block=30, block6=126)
 """One address of IPv4, two of IPv6, for pods."""

@@ -54,16 +54,17 @@ def set_asides(node):
 
 # -- C3
 
-CUTS = [0, 1, 15, 100, 4095, 4096, 4097, 20000, -4096, -1]
+CUTS = {"quick": [0, 100, 4096, -1], "all": [1, 15, 512, 4095, 4097, 8192, 20000, -4097, -4096, -100]}
 
 
+@pytest.mark.parametrize("cuts", ["quick", pytest.param("all", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["ledger.db", "ledger.db-wal"])
-def test_a_ledger_that_was_cut_off_anywhere_is_reported_and_made_again(running, name):
+def test_a_ledger_that_was_cut_off_anywhere_is_reported_and_made_again(running, name, cuts):
     """C3, I2, I15: a damaged ledger is set aside, never deleted; what is told stays told."""
     whole = running.state.with_name("whole")
     shutil.copytree(running.state, whole)
     size = (whole / name).stat().st_size
-    for cut in sorted({cut % size if cut < 0 else min(cut, size - 1) for cut in CUTS}):
+    for cut in sorted({cut % size if cut < 0 else min(cut, size - 1) for cut in CUTS[cuts]}):
         shutil.rmtree(running.state)
         shutil.copytree(whole, running.state)
         os.truncate(running.state / name, cut)
@@ -163,8 +164,20 @@ def failing(tmp_path):
         yield node
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=["ENOSPC", "EIO", "EROFS"])
-@pytest.mark.parametrize("call", [Call.WRITE, Call.SYNC], ids=["write", "sync"])
+QUICK = [("write", errno.ENOSPC), ("sync", errno.EIO)]
+FAILURES = [
+    pytest.param(
+        Call[call.upper()],
+        error,
+        id=f"{call}-{errno.errorcode[error]}",
+        marks=[] if (call, error) in QUICK else pytest.mark.slow,
+    )
+    for call in ("write", "sync")
+    for error in (errno.ENOSPC, errno.EIO, errno.EROFS)
+]
+
+
+@pytest.mark.parametrize(("call", "error"), FAILURES)
 def test_an_add_on_a_disk_that_fails_says_so_leaves_nothing_and_service_resumes(failing, error, call):
     """C3, I2: nothing is half-done: no address is blocked by what failed, and none is given twice later."""
     failing.told = run_pods(failing, *RUNNING[:3])

@@ -146,7 +146,14 @@ def test_killed_at_any_change_of_the_disk_the_node_stays_usable_and_the_next_run
         place.assert_new()
 
 
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EIO], ids=["ENOSPC", "EROFS", "EIO"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(errno.ENOSPC, id="ENOSPC"),
+        pytest.param(errno.EROFS, id="EROFS", marks=pytest.mark.slow),
+        pytest.param(errno.EIO, id="EIO", marks=pytest.mark.slow),
+    ],
+)
 def test_refused_at_any_change_of_the_disk_it_says_so_and_the_node_stays_usable(place, error):
     for step in range(1, steps(place) + 1):
         place.reset()

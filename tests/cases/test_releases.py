@@ -149,7 +149,9 @@ def once(node, container):
     return entries
 
 
-@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+@pytest.mark.parametrize(
+    "error", [pytest.param(errno.EIO, id="EIO"), pytest.param(errno.ENOSPC, id="ENOSPC", marks=pytest.mark.slow)]
+)
 def test_a_del_that_fails_on_the_disk_is_finished_by_the_retry_exactly_once(failing, error):
     """C5, I7: at each write, sync and rename. The caller is told to keep its DEL, or the release is on disk."""
     for step in range(1, steps_of_a_del(failing) + 1):

@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from agents import network
+from allotment.addressing.errors import InternalError
 from cases.inside import Inside
 from namespaces import Namespaces
 from nodes import cni_cache_entry, until
@@ -156,21 +157,24 @@ def test_the_first_call_starts_the_agent_through_systemd(make_node):
         assert agent.wait(60) == 0, node.log()
 
 
-async def test_a_part_that_ends_takes_the_process_with_it(tmp_path_factory):
+async def ends(_publish):
+    """A part that comes to its end."""
+
+
+async def fails(_publish):
+    """A part with a fault of ours."""
+    raise RuntimeError("a fault of ours")
+
+
+@pytest.mark.parametrize(("run", "error"), [(ends, InternalError), (fails, ExceptionGroup)])
+async def test_a_part_that_ends_takes_the_process_with_it(tmp_path, run, error):
     """Nothing dies quietly: whatever it is, the agent ends with an error and is started again by who watches it."""
-    from allotment.addressing.errors import InternalError
-
-    async def ends(self, publish):
-        del self, publish
-
-    async def fails(self, publish):
-        del self, publish
-        raise RuntimeError("a fault of ours")
-
-    for run, error in ((ends, InternalError), (fails, ExceptionGroup)):
-        daemon = Inside(tmp_path_factory.mktemp("al"), BLUE)
-        make = daemon.make_source
-        daemon.make_source = lambda make=make, run=run: Parted(make(), run)
+    with socket.socket(socket.AF_UNIX) as listener:  # ours, for an agent that ends so leaves it to its process' end
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        daemon = Inside(tmp_path, BLUE, listener=listener)
+        source = daemon.make_source()
+        daemon.make_source = lambda: Parted(source, run)
         with pytest.raises(error):
             await daemon.start()
 
@@ -183,7 +187,7 @@ class Parted:
         self._run = run
 
     async def run(self, publish):
-        await self._run(self._source, publish)
+        await self._run(publish)
 
     def __getattr__(self, name):
         return getattr(self._source, name)
@@ -322,6 +326,7 @@ def test_a_rebuild_that_is_impossible_says_so_and_goes_on_when_it_can(pods):
 
 
 @pytest.mark.root
+@pytest.mark.slow
 def test_a_folder_of_namespaces_that_can_not_be_listed_stops_a_rebuild(pods):
     pods.kill()
     (pods.state / "ledger.db").unlink()
