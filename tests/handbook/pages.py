@@ -30,7 +30,7 @@ _PROMPT = "# "
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """One block: `line` is that of its first line of text, `before` the last line of prose before it."""
+    """One block: `line` is that of its first line of text, `before` the paragraph that stands before it."""
 
     page: Path
     line: int
@@ -66,9 +66,12 @@ def fences(page: Path) -> list[Fence]:
     """All blocks of a page. `<!-- run` comments are among them, with the language `hidden`."""
     found: list[Fence] = []
     lines = page.read_text(encoding="utf-8").splitlines()
-    before, at = "", 0
+    before: list[str] = []
+    at = 0
     while at < len(lines):
         line = lines[at]
+        if line.strip() and at and not lines[at - 1].strip():
+            before = before if line.startswith(("```", "<!-- run")) else []
         opened = _FENCE.fullmatch(line)
         hidden = line.startswith("<!-- run")
         if opened or hidden:
@@ -76,10 +79,10 @@ def fences(page: Path) -> list[Fence]:
             end = next(number for number in range(begin, len(lines)) if lines[number] == ("-->" if hidden else "```"))
             text = "\n".join(lines[begin:end]) + "\n"
             language, mark = ("hidden", "run") if opened is None else (opened[1], opened[2])
-            found.append(Fence(page, begin + 1, language, mark, text, before))
+            found.append(Fence(page, begin + 1, language, mark, text, " ".join(before)))
             at = end
         elif line.strip():
-            before = line.strip()
+            before.append(line.strip())
         at += 1
     return found
 

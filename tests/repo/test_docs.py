@@ -23,7 +23,7 @@ from allotment.node.settings import load
 from allotment.observe.clock import SystemClock
 from handbook.matching import agrees
 from handbook.messages import is_said
-from handbook.pages import Command, Fence, commands, fences, pages
+from handbook.pages import ROOT, Command, Fence, commands, fences, pages
 from handbook.stage import Stage
 
 PAGES = pages()
@@ -214,6 +214,17 @@ def test_every_page_is_to_be_found_from_its_folders_first_page(folder):
     others = [page.name for page in PAGES if page.parent == readme.parent and page != readme]
     assert others
     assert [name for name in others if f"({name})" not in text] == []
+
+
+def test_what_proves_an_invariant_names_it():
+    table = (ROOT / "docs/invariants.md").read_text()
+    rows = re.findall(r"^\| (I\d+) .*\|(.*)\|$", table, re.MULTILINE)
+    assert len(rows) > 10
+    for name, proof in rows:
+        files = re.findall(r"`(tests/[^`]+)`", proof)
+        assert files, name
+        for file in files:
+            assert re.search(rf"\b{name}\b", (ROOT / file).read_text()), f"{file} doesn't name {name}"
 
 
 def test_a_link_to_a_heading_leads_there():
