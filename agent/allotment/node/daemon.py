@@ -84,6 +84,7 @@ class Agent:
         self._viewed = asyncio.Event()
         self._unkept = asyncio.Event()
         self._starting = "the agent is starting"
+        self._fault: Callable[[], str] = lambda: ""
         self._lost = False
         self._rebuilt = Rebuilt((), ())
         self._more_known = asyncio.Event()
@@ -118,7 +119,7 @@ class Agent:
             return self._starting
         if not self._view.synced and not self._view.doubted:
             return "the source of objects has not been read yet"
-        return self._view.doubted
+        return self._fault() or self._view.doubted
 
     # -- parts ----------------------------------------------------------------------------------------------------
 
@@ -132,6 +133,7 @@ class Agent:
             book, started.ledger, clock, spawn=group.create_task, add_wait=settings.add_wait, gc_enabled=settings.gc
         )
         self._attachments = attachments
+        self._fault = started.ledger.fault
         self._lost = bool(started.lost)
         self._say_starting(self._starting)  # before anything can ask: a lost lease is not taken for a released one
         source = self._make_source()
@@ -297,6 +299,7 @@ class Agent:
             host, port = await http.start(address.host, address.port)
         except OSError as error:
             raise InternalError(f"{error.strerror}; choose another with --http, or --http off") from error
+        self._metrics.read("connections", lambda: ((("http",), float(http.connections)),))
         self._log.info("serving http", host=host, port=port)
         return http
 
