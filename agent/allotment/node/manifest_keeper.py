@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 __all__ = ["ManifestKeeper"]
 
 
+_RETRY = 2.0
+"""Seconds until what could not be written is tried again."""
+
+
 class ManifestKeeper:
     """The state of standalone mode."""
 
@@ -57,7 +61,7 @@ class ManifestKeeper:
         self._unwritten: set[str] = set()  # networks whose record on disk is not as it should be
 
     def look(self) -> tuple[View, float | None]:
-        """Read the folder again. Gives the View, and the seconds after which it will have changed by itself.
+        """Read the folder again. Gives the View, and the seconds after which to look again though nothing rings.
 
         Raises:
             ConfigError: at the first look: the state folder can't be used, or was written by a newer version.
@@ -70,7 +74,10 @@ class ManifestKeeper:
         self._cache(reading)
         for network in sorted({*self._facts.networks, *self._facts.named, *self._records, *self._unwritten}):
             self._settle(network)
-        return self._view(), reading.again_in
+        again_in = reading.again_in
+        if self._unwritten:  # the disk is full or fails: somebody may wait for what could not be written
+            again_in = _RETRY if again_in is None else min(_RETRY, again_in)
+        return self._view(), again_in
 
     def record(self, name: str, finalizers: Sequence[str] | None, status: AllocationStatus | None) -> View | None:
         """Write an Allocation's finalizers or status; None when that is refused (see `Source.record`).

@@ -10,6 +10,7 @@ power loss, each is there whole, old or new. Whatever a crash left beside is rem
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from hashlib import sha256
@@ -78,6 +79,8 @@ class StateFolder:
 
     def save(self, record: AllocationRecord) -> None:
         """Write a record durably. Raises OSError, with the old one still in place."""
+        with contextlib.suppress(FileExistsError):  # somebody may have emptied the state folder under us
+            self._allocations.mkdir(mode=0o700)
         _write(self._path(record.allocation.name), msgspec.yaml.encode(record))
 
     def drop(self, name: str) -> None:

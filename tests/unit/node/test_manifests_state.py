@@ -175,6 +175,13 @@ def test_killed_at_any_step_of_a_write_the_record_is_whole(folder, call, count):
     assert files(folder) == ["allocations/blue.n1.yaml"]
 
 
+def test_a_record_is_written_where_its_folder_was_removed_meanwhile(folder):
+    state = opened(folder)
+    (folder / "allocations").rmdir()
+    state.save(RECORD)
+    assert loaded(folder) == {"blue.n1": RECORD}
+
+
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
 def test_a_write_that_fails_leaves_the_old_record_and_nothing_beside(folder, call, monkeypatch):
     state = opened(folder)
