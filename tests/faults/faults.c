@@ -20,6 +20,7 @@
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { WRITE = 1, SYNC = 2, RENAME = 4, TRUNCATE = 8, OPEN = 16, REMOVE = 32, ALLOCATE = 64, FOLDER = 128, READ = 256 };
@@ -27,7 +28,7 @@ enum { WRITE = 1, SYNC = 2, RENAME = 4, TRUNCATE = 8, OPEN = 16, REMOVE = 32, AL
 struct control {
     uint32_t on;
     uint32_t calls;   /* which kinds of call are counted and fail */
-    int32_t error;    /* errno, or 0: SIGKILL */
+    int32_t error;    /* errno, 0: SIGKILL, or -1: the call goes on once this is switched off */
     uint32_t half;    /* a write does half of its work first */
     uint64_t first;   /* the first one that fails, from 1 */
     uint64_t times;   /* how many fail; 0: all from there on */
@@ -61,16 +62,18 @@ static int concerns(const char *path) {
            (!control->match[0] || strstr(path, control->match));
 }
 
-/* The errno to fail with, 0 to go on, -1 to die. */
+enum { DIE = -1, HOLD = -2 };
+
+/* The errno to fail with, 0 to go on, or one of these. */
 static int verdict_path(uint32_t call, const char *path) {
     if (!control || !control->on || !(control->calls & call) || !concerns(path))
         return 0;
     uint64_t number = __atomic_add_fetch(&control->seen, 1, __ATOMIC_SEQ_CST);
     if (control->kill && number == control->kill)
-        return -1;
+        return DIE;
     if (number < control->first || (control->times && number >= control->first + control->times))
         return 0;
-    return control->error ? control->error : -1;
+    return control->error == -1 ? HOLD : control->error ? control->error : DIE;
 }
 
 static int verdict(uint32_t call, int fd) {
@@ -94,7 +97,12 @@ static void die(void) {
 }
 
 static int fails(int verdict) {
-    if (verdict < 0)
+    if (verdict == HOLD) {
+        while (__atomic_load_n(&control->on, __ATOMIC_SEQ_CST))
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        return 0;
+    }
+    if (verdict == DIE)
         die();
     if (verdict)
         errno = verdict;
@@ -110,7 +118,7 @@ static int fails(int verdict) {
     ssize_t name parameters { \
         REAL(name); \
         int v = verdict(WRITE, fd); \
-        if (v && control->half && size > 1) { \
+        if (v && v != HOLD && control->half && size > 1) { \
             size_t half = size / 2; \
             (void)!real half_arguments; \
         } \

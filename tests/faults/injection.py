@@ -26,6 +26,8 @@ _SEEN = struct.Struct("=Q")
 _SEEN_AT = 32
 KILL = 0
 """In the place of an errno: the process is killed there."""
+HOLD = -1
+"""In the place of an errno: the call is held up until `disarm`, and then done. What a disk does that is slow."""
 
 
 class Call(enum.IntFlag):
