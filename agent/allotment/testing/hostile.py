@@ -39,12 +39,19 @@ _PATIENCE: Final = 30.0  # seconds after which a test that waits here has failed
 
 
 class HostileClient:
-    """One connection that does only what it is told to. Blocking; closed by `cut` or by leaving the context."""
+    """One connection that does only what it is told to. Blocking; closed by `cut` or by leaving the context.
+
+    Making one raises OSError where nobody listens, and BlockingIOError where the queue of callers is full.
+    """
 
     def __init__(self, path: Path) -> None:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._sock.settimeout(_PATIENCE)
-        self._sock.connect(str(path))
+        try:
+            self._sock.connect(str(path))
+        except OSError:
+            self._sock.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
