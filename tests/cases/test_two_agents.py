@@ -45,6 +45,19 @@ def test_the_second_says_who_has_the_folder_and_the_first_notices_nothing(node, 
     assert json.loads((node.state / "agent.lock").read_text())["pid"] == node.pid
 
 
+def test_one_with_another_state_folder_does_not_take_the_socket_over(node, make_node):
+    """With a folder of its own no lock stands in its way, and it would give the first one's addresses again (I1)."""
+    told = node.give("c1")
+    other = make_node(BLUE)
+    other.socket = node.socket
+    other.launch()
+
+    assert other.wait() not in (0, None)
+    assert f"another agent (process {node.pid}) answers at {node.socket}" in other.log()
+    assert node.running
+    assert node.give("c1") == told
+
+
 def test_of_many_that_start_at_once_one_serves(make_node, second_of):
     """Nobody is first: whoever wins serves, and all the others say that it does and end."""
     first = make_node(BLUE)

@@ -136,7 +136,7 @@ def test_two_subnets_are_two_blocks_filled_one_after_the_other(make_node):
 
 EXHAUSTED = re.compile(
     r"no IP addresses available in network blue on n1: 4 of 5 in use, 1 cooling \(next in (\d+) s\), 1 of 1 blocks; "
-    r"no further block: no further block was given to this node from net\.blue\.v4; add a subnet to the Network"
+    r"no further block: this node has all of it; add a subnet to Network blue"
 )
 
 

@@ -8,12 +8,13 @@
     │   ├── UnknownNetwork      7    nobody has told this node of that network
     │   └── NetworkDraining     7    the network is going away here: nothing new is given
     ├── TryAgain               11    could be served later, nothing is wrong with the request
-    │   ├── NotAdmitted        11    the network is known, this node may not serve it yet (or is closed)
+    │   ├── NotAdmitted        11    the network is known, this node may not serve it yet
+    │   ├── NetworkClosed      11    the network gives nothing new here; that can be undone
     │   └── LedgerUnavailable  11    the lease cannot be put on disk now
     ├── NotServing             50    this agent can serve no ADD at all (the answer to STATUS)
     │   ├── LedgerDamaged      50    the ledger does not say what was written: set it aside, rebuild it
     │   ├── LedgerTooNew       50    the ledger was written by a newer release
-    │   └── StateFolderHeld    50    another agent runs on this state folder
+    │   └── StateFolderHeld    50    another agent runs on this state folder, or answers at this socket
     ├── InternalError         100    a fault of ours
     ├── Exhausted             101    no address is left to give
     ├── AddressUnavailable    102    the address asked for is taken, reserved, excluded or foreign
@@ -45,6 +46,7 @@ __all__ = [
     "LedgerDamaged",
     "LedgerTooNew",
     "LedgerUnavailable",
+    "NetworkClosed",
     "NetworkDraining",
     "NotAdmitted",
     "NotServing",
@@ -110,7 +112,11 @@ class TryAgain(AllotmentError):
 
 
 class NotAdmitted(TryAgain):
-    """The network is known, but this node may not hand out its addresses (yet, or while it is closed)."""
+    """The network is known, but this node may not hand out its addresses yet."""
+
+
+class NetworkClosed(TryAgain):
+    """The network keeps what it has on this node and gives nothing new, until it is opened again."""
 
 
 class LedgerUnavailable(TryAgain):

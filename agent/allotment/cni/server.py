@@ -17,7 +17,7 @@ import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from allotment.addressing.errors import ConfigError, InternalError
+from allotment.addressing.errors import ConfigError, InternalError, StateFolderHeld
 from allotment.cni.connection import Connection, Limits, Peer, Stats, Watcher
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from allotment.cni.exchange import Handler
     from allotment.observe.clock import Clock
 
-__all__ = ["BACKLOG", "CniServer", "Limits", "Peer", "Stats", "Watcher", "bind"]
+__all__ = ["BACKLOG", "CniServer", "Limits", "Peer", "Stats", "Watcher", "bind", "refuse_if_answered"]
 
 BACKLOG: Final = 4096
 
@@ -70,6 +70,37 @@ def bind(path: Path, *, backlog: int = BACKLOG) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def refuse_if_answered(path: Path) -> None:
+    """See that nobody listens at `path`; a socket that an ended agent left there doesn't matter.
+
+    Two agents with a state folder each would both give addresses: whoever was here first keeps the socket (I1).
+
+    Raises:
+        StateFolderHeld: somebody does; the message says which process.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.settimeout(0.0)
+        process: int | str = "unknown"
+        try:
+            caller.connect(str(path))
+            process, _, _ = _CREDENTIALS.unpack(
+                caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            )
+        except BlockingIOError:  # its queue is full: somebody does listen
+            pass
+        except OSError:
+            return
+    raise StateFolderHeld(
+        f"another agent (process {process}) answers at {path}: stop that one, or give this one another --socket"
+    )
+
+
+def _peer(sock: socket.socket) -> tuple[int, int, int]:
+    """Process, user and group at the other end, as the kernel knows them."""
+    pid, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, uid, gid
 
 
 def _refuse_if_taken(path: Path) -> None:
@@ -205,7 +236,7 @@ class CniServer:
 
     def _open(self, sock: socket.socket) -> None:
         sock.settimeout(0.0)
-        pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        pid, uid, _ = _peer(sock)
         connection = Connection(self, sock, Peer(pid, uid))
         self._connections[sock.fileno()] = connection
         self._epoll.register(sock.fileno(), select.EPOLLIN)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from allotment.addressing.book import LeaseBook
 from allotment.addressing.errors import AllotmentError, InternalError, LedgerUnavailable
 from allotment.addressing.lease import Cause, LeaseKind
-from allotment.cni.server import CniServer, Limits, bind
+from allotment.cni.server import CniServer, Limits, bind, refuse_if_answered
 from allotment.node.allocations import AllocationKeeper
 from allotment.node.attachments import Attachments
 from allotment.node.exposition import Gauges, LedgerMeter, SocketWatcher, http_routes
@@ -33,6 +33,7 @@ from allotment.observe.http import HttpServer
 if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Coroutine
+    from pathlib import Path
 
     from structlog.typing import FilteringBoundLogger
 
@@ -157,7 +158,7 @@ class Agent:
         spool.prepare()
         server = CniServer(
             handler,
-            self._listener or bind(settings.socket),
+            self._listener or _listen(settings.socket),
             clock=clock,
             limits=Limits(connections=settings.request_limit),
             watcher=SocketWatcher(log),
@@ -311,6 +312,11 @@ class Agent:
             await http.close()
         self._log.info("stopped", cut_off=ended)
         raise _Stopped
+
+
+def _listen(path: Path) -> socket.socket:
+    refuse_if_answered(path)
+    return bind(path)
 
 
 async def _for_ever(name: str, work: Coroutine[None, None, None]) -> None:

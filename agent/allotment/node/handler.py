@@ -125,7 +125,7 @@ class CniHandler:
             case Verb.GC:
                 return b"", await self._attachments.collect(request, self._began(call), call.id)
             case Verb.STATUS:
-                self._attachments.status(request.network)
+                self._attachments.status(None if request.passes_through else request.network)
                 return b"", ()
             case Verb.VERSION:
                 return version_result(request.cni_version), ()

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from allotment.addressing.address import Family
 from allotment.addressing.edges import block_gateway
-from allotment.addressing.errors import NetworkDraining, NotAdmitted
+from allotment.addressing.errors import NetworkClosed, NetworkDraining, NotAdmitted
 from allotment.addressing.intervals import IntervalSet
 from allotment.addressing.plan import BlockPlan, Layer, NetworkPlan, Refusal
 from allotment.api.ipamconfig import effective
@@ -53,16 +52,17 @@ def _plan(
     excluded = (
         IntervalSet.of(*(prefix for subnet in network.spec.subnets for prefix in subnet.excluded)) if network else None
     )
+    blocks = _blocks(network, allocation)
     return NetworkPlan(
         name=name,
         layer=network.spec.type if network else allocation.spec.type if allocation else Layer.L3,
         subnets=tuple(subnet.prefix for subnet in network.spec.subnets) if network else (),
-        blocks=_blocks(network, allocation),
+        blocks=blocks,
         cooldown=float(effective(view.config, network).cooldown_seconds),
         excluded=excluded or IntervalSet(),
         reserved=reserved,
         refusal=_refusal(name, network, allocation, view, node),
-        no_more=_no_more(network),
+        no_more=_no_more(network, blocks),
     )
 
 
@@ -88,7 +88,7 @@ def _refusal(
         )
     if allocation.spec.closed:
         return Refusal(
-            NotAdmitted, f"network {name} is closed on node {node}: it keeps what it has and gives no new address"
+            NetworkClosed, f"network {name} is closed on node {node}: it keeps what it has and gives no new address"
         )
     return None
 
@@ -121,11 +121,12 @@ def _blocks(network: Network | None, allocation: Allocation | None) -> tuple[Blo
     )
 
 
-def _no_more(network: Network | None) -> str:
-    if network is None or network.spec.type is Layer.L2:
-        return "the subnets are full; add one to the Network"
-    families = {subnet.prefix.family for subnet in network.spec.subnets}
-    pools = " and ".join(
-        f"net.{network.name}.v{family.value}" for family in (Family.V4, Family.V6) if family in families
-    )
-    return f"no further block was given to this node from {pools}; add a subnet to the Network"
+def _no_more(network: Network | None, blocks: tuple[BlockPlan, ...]) -> str:
+    if network is None:
+        return "its Network is gone"
+    cut = IntervalSet.of(*(block.prefix for block in blocks))
+    if not IntervalSet.of(*(subnet.prefix for subnet in network.spec.subnets)) - cut:
+        return f"this node has all of it; add a subnet to Network {network.name}"
+    families = sorted({subnet.prefix.family for subnet in network.spec.subnets})
+    pools = " and ".join(f"net.{network.name}.v{family.value}" for family in families)
+    return f"none was given to this node from {pools}"

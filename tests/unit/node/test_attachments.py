@@ -10,7 +10,14 @@ import pytest
 from allotment.addressing.address import parse_prefix
 from allotment.addressing.book import LeaseBook
 from allotment.addressing.edges import block_gateway
-from allotment.addressing.errors import LedgerUnavailable, NetworkDraining, NotAdmitted, NotServing, UnknownNetwork
+from allotment.addressing.errors import (
+    LedgerUnavailable,
+    NetworkClosed,
+    NetworkDraining,
+    NotAdmitted,
+    NotServing,
+    UnknownNetwork,
+)
 from allotment.addressing.lease import Moment
 from allotment.addressing.plan import BlockPlan, Layer, NetworkPlan, Refusal
 from allotment.cni.request import CniRequest, Verb
@@ -272,6 +279,14 @@ async def test_an_unknown_network_is_refused_at_once() -> None:
         await node.attachments.add(call(network="red"), "first")
 
 
+async def test_a_closed_network_is_refused_at_once() -> None:
+    """Closed is for a person to undo: no short wait serves that ADD."""
+    node = Node(add_wait=1000.0)
+    node.attachments.apply([replace(PLAN, refusal=Refusal(NetworkClosed, "it is closed"))])
+    with pytest.raises(NetworkClosed, match="it is closed"):
+        await node.attachments.add(call(), "first")
+
+
 async def test_a_draining_network_gives_nothing_new_and_repeats_what_it_gave(node: Node) -> None:
     attached = await node.attachments.add(call(), "first")
     node.attachments.apply([replace(PLAN, refusal=Refusal(NetworkDraining, "draining"))])
@@ -291,6 +306,8 @@ async def test_status_is_50_for_what_no_add_can_get_past_and_for_nothing_else(no
         except Exception:
             break
     node.attachments.status("blue")  # exhausted is no reason
+    node.attachments.apply([replace(PLAN, refusal=Refusal(NetworkClosed, "closed"))])
+    node.attachments.status("blue")
     node.attachments.apply([replace(PLAN, refusal=Refusal(NotAdmitted, "not yet"))])
     with pytest.raises(NotServing, match="not yet"):
         node.attachments.status("blue")

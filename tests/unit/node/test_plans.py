@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from allotment.addressing.address import parse_address, parse_prefix
-from allotment.addressing.errors import NetworkDraining, NotAdmitted
+from allotment.addressing.errors import NetworkClosed, NetworkDraining, NotAdmitted
 from allotment.addressing.plan import Layer
 from allotment.api.allocation import Allocation, AllocationSpec, Block
 from allotment.api.ipamconfig import IPAMConfig, IPAMConfigSpec
@@ -103,7 +103,7 @@ def test_on_l2_in_standalone_the_subnets_are_served_as_they_are() -> None:
             id="somebody else's finalizer",
         ),
         pytest.param(
-            L3, change(ALLOCATION, spec=change(ALLOCATION.spec, closed=True)), NotAdmitted, "closed", id="closed"
+            L3, change(ALLOCATION, spec=change(ALLOCATION.spec, closed=True)), NetworkClosed, "closed", id="closed"
         ),
         pytest.param(
             L3,
@@ -162,3 +162,9 @@ def test_why_a_network_is_not_admitted_is_told_in_the_sources_words() -> None:
     refusal = plan(L3, None, unadmitted={"blue": "broken.yaml can't be read"}).refusal
     assert refusal is not None
     assert "broken.yaml can't be read" in refusal.message
+
+
+def test_why_there_is_no_further_block() -> None:
+    whole = change(ALLOCATION.spec, blocks=(Block("10.4.0.0/16", "Confirmed"), Block("fd00:4::/56", "Confirmed")))
+    assert "this node has all of it" in plan(L3, change(ALLOCATION, spec=whole)).no_more
+    assert plan(L3, ALLOCATION).no_more == "none was given to this node from net.blue.v4 and net.blue.v6"
