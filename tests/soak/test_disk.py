@@ -221,7 +221,7 @@ def test_state_that_is_removed_under_the_agent_is_written_anew(failing, how):
     first = node.call("ADD", "first")
     assert first.code == TRY_AGAIN, "it was said to be on disk, and is nowhere"
     if how == "all of it":
-        assert node.call("STATUS").code == NOT_SERVING
+        until(lambda: node.call("STATUS").code == NOT_SERVING, "STATUS says that all is well")
         assert node.run("DEL", "pod-0").ok
         node.state.mkdir(mode=0o700)
         until(lambda: ("blue", "pod-0") not in node.held(), "the kept DEL is not replayed")
