@@ -7,6 +7,7 @@ what it is about to do (`ask …`) and what was acknowledged (`got …`), each w
 """
 
 import asyncio
+import faulthandler
 import json
 import os
 import random
@@ -26,6 +27,7 @@ from faults.injection import Control
 BOOT = "boot-1"
 NETWORK = "blue"
 RESUME_SECONDS = 20.0
+STUCK_SECONDS = 60.0
 V4, V6 = parse_prefix("10.4.1.0/28"), parse_prefix("fd00:4::/124")
 PLAN = NetworkPlan(
     name=NETWORK,
@@ -139,6 +141,7 @@ async def main(command, control):
 
 
 def child(command, control):
+    faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True)
     try:
         asyncio.run(main(command, control))
     except LedgerUnavailable as error:
