@@ -43,7 +43,7 @@ class Namespaces:
         return path
 
     def end(self, path):
-        """Unmount a namespace, which ends it, and remove its file."""
-        subprocess.run(["umount", str(path)], check=True)
+        """Unmount a namespace, which ends it, and remove its file; lazily, since somebody may be looking into it."""
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
         self._made.remove(path)
         path.unlink()

@@ -211,11 +211,13 @@ class Node(Agent):
 
     def serving(self, network="blue"):
         """Wait until the network gives addresses."""
-        until(lambda: not self.status().not_serving and self._serves(network), f"{network} is not served")
+        until(lambda: self._serves(network), f"{network} is not served")
 
     def _serves(self, network):
-        found = self.network(network)
-        return found is not None and found.phase == "serving"
+        status = self.status()
+        return not status.not_serving and any(
+            found.network == network and found.phase == "serving" for found in status.networks
+        )
 
     def reboot(self, boot="after"):
         """The machine restarts: the agent dies, the boot ID changes, and what is below /run is gone."""

@@ -189,7 +189,7 @@ def test_an_l2_network_is_served_with_its_subnets_length_and_gateway(make_node):
     assert {(entry[0]["gateway"], entry[1]["gateway"]) for entry in bodies} == {("10.6.0.4", "fd06::1")}
     refused = node.refuse("c9", of="lan")
     assert (refused.code, "IPv4: 5 of 5 in use" in refused.message) == (101, True)
-    assert "the subnets are full; add one to the Network" in refused.message
+    assert "this node has all of it; add a subnet to Network lan" in refused.message
     assert node.give("c1", of="bare") == ("10.7.0.1",)
 
 

@@ -1,7 +1,8 @@
 """One agent per state folder.
 
-The lock is `flock` on a file that is never renamed, replaced or removed (CASES C63: a lock on a file that a commit
-renames is held twice). The kernel lets go of it when the process ends, however it ends.
+The lock is `flock` on the folder itself, which nothing in it renames, replaces or removes (CASES C63: a lock on a file
+that a commit renames is held twice, and so is one on a file that somebody tidies away). The kernel lets go of it when
+the process ends, however it ends. Who has it stands in the file `agent.lock`, for people.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ __all__ = ["StateLock"]
 class StateLock:
     """The lock on a state folder, held from `take` to `release` or to the end of the process."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, folder: Path, descriptor: int) -> None:
+        self._holder = folder / _HOLDER
         self._descriptor = descriptor
 
     @classmethod
@@ -38,13 +40,12 @@ class StateLock:
             StateFolderHeld: another process has it; the message says which.
             LedgerUnavailable: the folder can't be used at all.
         """
-        path = folder / "agent.lock"
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise LedgerUnavailable(f"the state folder {folder} can't be used: {error.strerror}") from error
         try:
-            holder = _lock(descriptor)
+            holder = _lock(descriptor, folder / _HOLDER)
         except OSError as error:
             os.close(descriptor)
             raise LedgerUnavailable(f"the state folder {folder} can't be locked: {error.strerror}") from error
@@ -54,29 +55,35 @@ class StateLock:
                 f"the state folder {folder} is in use by another agent ({holder}): stop that one, or give this one "
                 "another --state-dir"
             )
+        lock = cls(folder, descriptor)
         since = dt.datetime.fromtimestamp(clock.wall(), dt.UTC).isoformat(timespec="seconds")
-        content = json.dumps({"pid": os.getpid(), "node": node, "since": since}).encode() + b"\n"
-        with contextlib.suppress(OSError):  # on a full disk the lock holds all the same
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, content, 0)
-        return cls(descriptor)
+        lock._say(json.dumps({"pid": os.getpid(), "node": node, "since": since}).encode() + b"\n")
+        return lock
 
     def release(self) -> None:
         """Let go of it; the file stays. A second time does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, 0)
+            self._say(b"")
             os.close(descriptor)
 
+    def _say(self, content: bytes) -> None:
+        """Write down who has the lock. On a full disk it holds all the same."""
+        with contextlib.suppress(OSError):
+            file = os.open(self._holder, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(file, content)
+            finally:
+                os.close(file)
 
-def _lock(descriptor: int) -> str:
-    """Lock the file, or say who has it locked. One that has only just done so is given the time to say who it is."""
+
+def _lock(descriptor: int, written: Path) -> str:
+    """Lock the folder, or say who has it locked. One that has only just done so is given the time to say who it is."""
     for _ in range(_LOOKS):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _read_holder(descriptor)
+            holder = _read_holder(written)
             if holder:
                 return holder
             time.sleep(_PAUSE)
@@ -85,14 +92,15 @@ def _lock(descriptor: int) -> str:
     return "it has not written down who it is"
 
 
-def _read_holder(descriptor: int) -> str:
+def _read_holder(written: Path) -> str:
     """Who has written itself down as the holder; empty where nobody has."""
     try:
-        holder = json.loads(os.pread(descriptor, 4096, 0))
+        holder = json.loads(written.read_bytes()[:4096])
         return f"process {holder['pid']} of node {holder['node']}, since {holder['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
 
+_HOLDER = "agent.lock"
 _LOOKS = 20
 _PAUSE = 0.01
