@@ -99,7 +99,9 @@ def _open(
         )
 
     try:
-        if not (folder / "ledger.db").exists() and not note.exists():
+        # A crash in the middle of a replacement leaves the whole new file under its second name.
+        there = any((folder / name).exists() for name in ("ledger.db", "ledger.db.next"))
+        if not there and not note.exists():
             _write(note, "there was no ledger")
         try:
             ledger = open_it()
