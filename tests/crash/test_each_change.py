@@ -76,6 +76,7 @@ class Life:
         self.edit(BLUE, reserved="10.4.0.128/25")
         self.delete(BLUE, "c1")
         self.drain(BLUE)
+        assert NODE_FINALIZER in self.record(BLUE)["metadata"]["finalizers"], "a lease is left (I5)"
         self.delete(BLUE, "c3")
         self.until(lambda: self.record(BLUE) is None)
         self.stop()

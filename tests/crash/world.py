@@ -14,6 +14,7 @@ from agents import now
 from allotment.addressing.errors import AllotmentError
 from allotment.cni.client import AsyncClient
 from allotment.cni.exchange import SPOOL, Reply
+from allotment.cni.frames import encode_call
 from allotment.ledger import LedgerReader
 from allotment.ledger.history import HistoryQuery
 from crash.told import Told
@@ -88,18 +89,29 @@ class World:
         self._check()
 
     def read(self, *, drained=False):
-        """Judge what a dead agent left on its disk."""
+        """Judge what a dead agent left on its disk; returns its leases."""
         with LedgerReader(self.agent.state) as reader:
             assert reader.problems() == []
             leases = reader.content().book.leases
             self.told.judge(leases, settle=False, drained=drained)
-            return leases, reader.history(HistoryQuery(limit=WHOLE_HISTORY))
+            self.told.history(reader.history(HistoryQuery(limit=WHOLE_HISTORY)), leases)
+        return leases
 
     async def look(self):
         """Judge a living agent while nobody calls it: then nothing is open any more."""
         await self.quiet()
         await until(lambda: not self.spooled(), "the spool is not replayed", self.agent)
         self.told.judge(await asyncio.to_thread(self.agent.leases), settle=True)
+
+    async def see_taken_back(self):
+        """Whose callers hung up on this agent, which lives, is left with nothing (I2, C23). After a `look`."""
+        await self.quiet()
+
+        def are_gone():
+            held = self.agent.held()
+            return not any(item.hung_up and key in held for key, item in self.told.attachments.items())
+
+        await until(are_gone, "what was given to callers who hung up is not taken back", self.agent)
 
     def spooled(self):
         return (
@@ -199,8 +211,10 @@ class World:
         return reply
 
     async def _hang_up(self, verb, item, chance):
-        """Ask, and be gone before the answer comes; or after it, if it was quick: then it is returned."""
+        """Ask, and be gone before the answer comes, or after it without a word; one that was quicker is returned."""
         self.calls += 1
+        if chance.random() < 0.3:
+            return await self._go_silently(verb, item)
         call = asyncio.ensure_future(
             self._client.call(agents.environment(verb, item.container), agents.conf(item.network))
         )
@@ -212,6 +226,16 @@ class World:
         if call.cancelled() or isinstance(call.exception(), AllotmentError):
             return None
         return call.result()
+
+    async def _go_silently(self, verb, item):
+        """Hear the answer, or some of it, and never acknowledge it: as a plugin that is killed while it prints."""
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            reader, writer = await asyncio.open_unix_connection(self.agent.socket)
+            try:
+                writer.write(encode_call(agents.environment(verb, item.container), agents.conf(item.network)))
+                await reader.readexactly(16)
+            finally:
+                writer.close()
 
     async def _call_shim(self, item, what, chance):
         """By the plugin itself, which waits for an agent that is away, and keeps a DEL for it."""
@@ -275,9 +299,8 @@ def explained(agent):
     except AssertionError as error:
         names = set(re.findall(r"pod-\d+|10\.4\.[\d.]+\d|fd00:4::[0-9a-f]+", str(error)))
         words = [f'"{name}"' for name in names] + ['"serving"', '"stopped"', "ledger", '"replayed']
-        for line in agent.log(1 << 30).splitlines():
-            if any(word in line for word in words):
-                error.add_note(line)
+        lines = [line for line in agent.log(1 << 30).splitlines() if any(word in line for word in words)]
+        error.add_note("\n".join(lines[-60:]))
         raise
 
 
