@@ -116,11 +116,14 @@ class Agent:
     @property
     def not_ready(self) -> str:
         """Why this agent isn't ready, for a person; empty when it is."""
-        if self._starting:
-            return self._starting
+        return self._starting or self._fault() or self._out_of_step
+
+    @property
+    def _out_of_step(self) -> str:
+        """Why what the agent serves from may not be what its source says."""
         if not self._view.synced and not self._view.doubted:
             return "the source of objects has not been read yet"
-        return self._fault() or self._view.doubted
+        return self._view.doubted
 
     # -- parts ----------------------------------------------------------------------------------------------------
 
@@ -152,7 +155,7 @@ class Agent:
             spool=spool,
             settings=settings,
             clock=clock,
-            not_ready=lambda: self.not_ready,
+            not_ready=lambda: self._starting or self._out_of_step,  # it looks at the ledger itself
         )
         handler = CniHandler(attachments, book, clock, self._metrics, log, queries.table())
         spool.prepare()
