@@ -254,6 +254,10 @@ def test_an_add_whose_disk_is_slow_is_answered_before_the_agent_ends(failing):
 
 @pytest.mark.root
 @pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("mkfs.ext4") is None or not Path("/dev/loop-control").exists(),
+    reason="ext4 on a loop device is needed (apt-get install e2fsprogs)",
+)
 def test_a_file_system_that_turns_read_only_stops_adds_and_keeps_dels(launcher, tmp_path):
     """ext4 does so after an error of its own. It is mounted anew by a person; then nothing acknowledged is missing."""
     image = tmp_path / "image"
