@@ -252,6 +252,30 @@ def test_an_add_whose_disk_is_slow_is_answered_before_the_agent_ends(failing):
     assert node.held() == {("blue", "c1"): held_as(answer.addresses)}
 
 
+def test_a_caller_that_hangs_up_on_a_slow_disk_is_left_with_nothing_though_the_agent_ends(failing):
+    """C23: its lease is on the way to the disk, is taken back once it is there, and SIGTERM waits for that."""
+    node, control = failing
+    for container in ("first", "gone"):  # once it has seen the disk slow, the agent no longer stands still for it
+        control.arm(Call.SYNC, error=HOLD, match="ledger.db-wal")
+        shim = node.begin("ADD", container)
+        until(lambda: control.seen, "the ADD has not come to the disk")
+        if container == "first":
+            with pytest.raises(subprocess.TimeoutExpired):
+                shim.wait(0.2)
+            control.disarm()
+            assert node.finish(shim).ok
+    shim.kill()
+    shim.communicate()
+    until(lambda: node.said('"caller gone"'), "the agent does not see that its caller is gone")
+    node.send(signal.SIGTERM)
+    assert node.await_notice("STOPPING")
+    assert node.process.wait(0.3) is None, "it ended while a lease was being taken back"
+    control.disarm()
+    assert node.wait() == 0, node.log()
+    with LedgerReader(node.state) as reader:
+        assert {lease.owner.container_id for lease in reader.content().book.leases} == {"first"}
+
+
 @pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.skipif(

@@ -2,12 +2,13 @@
 
 import contextlib
 import itertools
+import re
 import socket
 import threading
 
 import pytest
 
-from agents import network
+from agents import PATIENCE, network
 from nodes import until
 
 BLUE = {"blue.yaml": network(v4="10.64.0.0/20", v6="fd00:64::/116", block=20, block6=116, cooldown=0)}
@@ -71,3 +72,14 @@ def test_no_call_fails_while_the_agent_is_replaced(make_node, kept, times):
         assert runtime.calls > times * CALLERS
         until(lambda: node.status().spool.waiting == 0, "DELs are left in the spool")
         assert node.leases() == []
+
+
+def test_the_end_is_an_orderly_one_while_somebody_reads_metrics(make_node):
+    """A scraper keeps its connection open for hours; a supervisor must not take the end for a crash."""
+    node = make_node(BLUE, flags=["--http", "127.0.0.1:0"])
+    node.start()
+    (port,) = re.findall(r'"event":"serving http".*"port":(\d+)', node.log())
+    with socket.create_connection(("127.0.0.1", int(port)), timeout=PATIENCE) as scraper:
+        scraper.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert scraper.recv(15) == b"HTTP/1.1 200 OK"
+        node.stop()

@@ -82,6 +82,8 @@ class Attachments:
         self._turns = Turns()
         self._unconfirmed: dict[int, set[str]] = {}  # by sequence: the calls whose callers may still acknowledge it
         self._undo_later: list[tuple[tuple[Lease, ...], Cause, str]] = []
+        self._abandoning = 0
+        self._abandoned_one = asyncio.Event()
         self._plans_changed = asyncio.Event()
         self._not_serving = "the agent is starting"
         self._incomplete = False
@@ -163,7 +165,8 @@ class Attachments:
                 await asyncio.shield(stored)
             except asyncio.CancelledError:
                 release_turn = False
-                self._spawn(self._abandoned(key, leases, stored, call_id))
+                self._abandoning += 1
+                self._spawn(self._abandon(key, leases, stored, call_id))
                 raise
             for lease in leases:
                 self._unconfirmed[lease.sequence] = {call_id}
@@ -267,6 +270,12 @@ class Attachments:
         except LedgerUnavailable:
             self._undo_later.append((tuple(mine), Cause.HANG_UP, call_id))
 
+    async def settled(self) -> None:
+        """Wait until nothing is being taken back that was granted to callers who hung up meanwhile."""
+        while self._abandoning:
+            self._abandoned_one.clear()
+            await self._abandoned_one.wait()
+
     # -- upkeep ---------------------------------------------------------------------------------------------------
 
     async def remove(self, leases: Iterable[Lease], cause: Cause, detail: str) -> tuple[Lease, ...]:
@@ -360,10 +369,19 @@ class Attachments:
         await asyncio.shield(stored)
         return tuple(change.lease for change in removal.changes)
 
-    async def _abandoned(
+    async def _abandon(
         self, key: AttachmentKey, leases: tuple[Lease, ...], stored: asyncio.Future[None], call_id: str
     ) -> None:
         """The caller hung up while its lease was being written: let that end, then take it back."""
+        try:
+            await self._take_back(key, leases, stored, call_id)
+        finally:
+            self._abandoning -= 1
+            self._abandoned_one.set()
+
+    async def _take_back(
+        self, key: AttachmentKey, leases: tuple[Lease, ...], stored: asyncio.Future[None], call_id: str
+    ) -> None:
         # To await a future that is done is to go on at once, maybe before the book has heard of it; and what is not
         # in the book yet can't be taken back. Callbacks run in the order in which they were added.
         heard = asyncio.Event()

@@ -10,6 +10,7 @@ A part that ends, or fails, takes the process with it: the supervisor outside st
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 __all__ = ["Agent"]
 
 _UPKEEP = 5.0
+_TAKE_BACK = 10.0
+"""Seconds that the end grants to what callers hung up on, to be taken back."""
 _RETRY = 2.0
 _LATE = "pods that ran before the ledger was lost are looked for in a network that is new here"
 
@@ -131,7 +134,7 @@ class Agent:
         settings, clock, log = self._settings, self._clock, self._log
 
         def part(name: str, work: Coroutine[None, None, None]) -> None:
-            group.create_task(_for_ever(name, work), name=name)
+            group.create_task(_for_ever(name, work, self._stop), name=name)
 
         attachments = Attachments(
             book, started.ledger, clock, spawn=group.create_task, add_wait=settings.add_wait, gc_enabled=settings.gc
@@ -311,6 +314,9 @@ class Agent:
         await self._stop.wait()
         self._notifier.stopping("finishing the requests in flight")
         ended = await server.drain(self._settings.drain_seconds)
+        with contextlib.suppress(TimeoutError):  # a disk that stands still keeps nobody from ending
+            async with asyncio.timeout(_TAKE_BACK):
+                await self._attachments.settled()
         if http is not None:
             await http.close()
         self._log.info("stopped", cut_off=ended)
@@ -322,11 +328,12 @@ def _listen(path: Path) -> socket.socket:
     return bind(path)
 
 
-async def _for_ever(name: str, work: Coroutine[None, None, None]) -> None:
+async def _for_ever(name: str, work: Coroutine[None, None, None], stop: asyncio.Event) -> None:
     await work
-    raise InternalError(
-        f"the agent's part {name!r} ended, which it never should; the agent stops so as to be restarted"
-    )
+    if not stop.is_set():  # a drain ends parts before it is through itself
+        raise InternalError(
+            f"the agent's part {name!r} ended, which it never should; the agent stops so as to be restarted"
+        )
 
 
 def _first(failures: BaseExceptionGroup[AllotmentError]) -> AllotmentError:
