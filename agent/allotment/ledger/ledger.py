@@ -232,6 +232,19 @@ class Ledger:
             return f"the ledger's writer has ended: {self._writer.died!r}"
         return self._writer.reason if self._writer.state is LedgerState.FAILED else ""
 
+    async def confirm(self) -> None:
+        """Return once the disk is known to hold what was acknowledged and nothing else; nearly always at once.
+
+        In a file that the disk has failed under, what was refused may be there all the same, and come to light after
+        a crash: a lease that was to be released then is gone. Until a new file is in its place nobody may be told of
+        a lease, not even of one that memory has had for long.
+
+        Raises:
+            LedgerUnavailable: there is none yet.
+        """
+        if not self._writer.is_sound:
+            await self._writer.submit((DeleteObject("", ""),))
+
     # -- the end --------------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:

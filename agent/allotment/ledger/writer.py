@@ -129,6 +129,11 @@ class Writer:
 
     # -- called on the event loop ---------------------------------------------------------------------------------
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether the file holds what was acknowledged and nothing else, as far as is known."""
+        return not self.database.abandoned
+
     def submit(self, writes: Sequence[Write]) -> asyncio.Future[None]:
         """Have `writes` written; see `Ledger.submit`."""
         loop = self._started()
@@ -353,7 +358,9 @@ class Writer:
             case Trouble.BUSY | Trouble.CALLER:
                 self._callers.refuse(requests, f"the ledger can't be written now: {describe(error)}")
             case Trouble.DISK:
-                # What was in flight is refused before memory is asked what was acknowledged.
+                # What was in flight is refused before memory is asked what was acknowledged, and not before nobody
+                # trusts the file any more.
+                self.database.abandon()
                 self._callers.refuse(requests, f"the ledger's disk failed: {describe(error)}")
                 self._disk_failed(error)
 

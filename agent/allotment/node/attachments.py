@@ -48,6 +48,14 @@ class Store(Protocol):
         """Why nothing can be granted now, for a person; empty when all is well."""
         ...
 
+    async def confirm(self) -> None:
+        """Return once the disk is known to hold what was acknowledged and nothing else; nearly always at once.
+
+        Raises:
+            LedgerUnavailable: it can't be known now.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Attached:
@@ -81,7 +89,9 @@ class Attachments:
         self._gc_enabled = gc_enabled
         self._turns = Turns()
         self._unconfirmed: dict[int, set[str]] = {}  # by sequence: the calls whose callers may still acknowledge it
-        self._undo_later: list[tuple[tuple[Lease, ...], Cause, str]] = []
+        self._undone: dict[
+            AttachmentKey, tuple[tuple[Lease, ...], str]
+        ] = {}  # what is to be taken back, and of which call
         self._abandoning = 0
         self._abandoned_one = asyncio.Event()
         self._plans_changed = asyncio.Event()
@@ -149,9 +159,8 @@ class Attachments:
         try:
             existing = self._book.find(key)
             if existing:
-                for lease in existing:
-                    if lease.sequence in self._unconfirmed:
-                        self._unconfirmed[lease.sequence].add(call_id)
+                await self._store.confirm()
+                self._will_be_told(key, existing, call_id)
                 return Attached(existing, granted=False)
             self._refuse_new(owner.network)
             proposal = self._book.propose(
@@ -190,6 +199,8 @@ class Attachments:
             await self._turns.take(key)
             leases = [lease for lease in self._book.find(key) if before is None or _older(lease, before)]
             released += await self._remove_in_turn(key, leases, cause, detail)
+        if not released:  # and a lease that was refused must not come to light later
+            await self._store.confirm()
         return tuple(released)
 
     def check(self, request: CniRequest) -> tuple[Lease, ...]:
@@ -262,13 +273,10 @@ class Attachments:
         """
         key = attached.leases[0].owner.key
         await self._turns.take(key)
-        mine = [lease for lease in attached.leases if self._is_last(lease, call_id)]
+        mine = tuple(lease for lease in attached.leases if self._is_last(lease, call_id))
         for lease in mine:
             del self._unconfirmed[lease.sequence]
-        try:
-            await self._remove_in_turn(key, mine, Cause.HANG_UP, call_id)
-        except LedgerUnavailable:
-            self._undo_later.append((tuple(mine), Cause.HANG_UP, call_id))
+        await self._undo(key, mine, call_id)
 
     async def settled(self) -> None:
         """Wait until nothing is being taken back that was granted to callers who hung up meanwhile."""
@@ -310,13 +318,15 @@ class Attachments:
             # A ledger that refuses this has failed, and is written anew from memory, where it is done already.
             with contextlib.suppress(LedgerUnavailable):
                 await self._store.submit(changes)
-        undo, self._undo_later = self._undo_later, []
-        for leases, cause, detail in undo:
+        for key, undo in list(self._undone.items()):
+            if self._undone.get(key) is not undo:  # an ADD was told of these leases meanwhile
+                continue
+            leases, detail = undo
             with contextlib.suppress(LedgerUnavailable):
-                await self.remove(leases, cause, detail)
-            left = tuple(lease for lease in leases if self._book.at(lease.owner.network, lease.address) is lease)
-            if left:  # the disk refused, or a request is busy with it
-                self._undo_later.append((left, cause, detail))
+                await self.remove(leases, Cause.HANG_UP, detail)
+            # Some are left where the disk refused, or a request is busy with them.
+            if not any(self._book.at(lease.owner.network, lease.address) is lease for lease in leases):
+                self._forget_undo(key, undo)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -341,6 +351,25 @@ class Attachments:
             return False
         calls.discard(call_id)
         return not calls
+
+    def _will_be_told(self, key: AttachmentKey, leases: Iterable[Lease], call_id: str) -> None:
+        """This call is answered with leases that were there before it."""
+        if self._undone.pop(key, None) is not None:  # of which nobody was told, and now somebody is
+            self._unconfirmed.update({lease.sequence: set() for lease in leases})
+        for lease in leases:
+            if lease.sequence in self._unconfirmed:
+                self._unconfirmed[lease.sequence].add(call_id)
+
+    async def _undo(self, key: AttachmentKey, leases: tuple[Lease, ...], call_id: str) -> None:
+        """Take back, holding the turn, what nobody was told of; now, or (the disk refuses) in the upkeep."""
+        undo = self._undone[key] = (leases, call_id)
+        with contextlib.suppress(LedgerUnavailable):
+            await self._remove_in_turn(key, leases, Cause.HANG_UP, call_id)
+            self._forget_undo(key, undo)
+
+    def _forget_undo(self, key: AttachmentKey, undo: tuple[tuple[Lease, ...], str]) -> None:
+        if self._undone.get(key) is undo:
+            del self._undone[key]
 
     async def _remove_in_turn(
         self, key: AttachmentKey, leases: Sequence[Lease], cause: Cause, detail: str
@@ -392,10 +421,7 @@ class Attachments:
         except LedgerUnavailable:
             self._turns.release(key)
             return
-        try:
-            await self._remove_in_turn(key, leases, Cause.HANG_UP, call_id)
-        except LedgerUnavailable:
-            self._undo_later.append((leases, Cause.HANG_UP, call_id))
+        await self._undo(key, leases, call_id)
 
     async def _admission(self, network: str) -> None:
         """Wait, with a limit, while the network is known but not yet served here, or nothing is served yet."""

@@ -57,6 +57,11 @@ class MemoryStore:
         """Why nothing can be granted now."""
         return self.failing
 
+    async def confirm(self) -> None:
+        """What was refused is not on this disk, but a failing one can't be asked."""
+        if self.failing:
+            raise LedgerUnavailable(self.failing)
+
     def finish(self, count: int | None = None) -> None:
         """Let the oldest `count` submissions (all, if None) reach the disk, or be refused by it."""
         for _ in range(len(self._waiting) if count is None else min(count, len(self._waiting))):

@@ -156,6 +156,24 @@ async def test_a_file_that_is_not_in_its_place_any_more_holds_nothing(tmp_path, 
         assert again.load().canonical() == memory.canonical()
 
 
+async def test_a_file_that_failed_confirms_nothing_before_a_new_one_is_in_its_place(tmp_path):
+    """I2: what was refused may be in its log, and a crash would bring it to light."""
+    async with opened(tmp_path, retry_pause=0.01) as ledger:
+        await ledger.confirm()
+        ledger._writer.fail(ledger._writer.database, disk_error())
+        assert not ledger._writer.is_sound
+        await ledger.confirm()
+        assert ledger.health().replaced == 1
+        (tmp_path / "ledger.db.new").mkdir()  # no new file can be written now
+        ledger._writer.fail(ledger._writer.database, disk_error())
+        with pytest.raises(LedgerUnavailable):
+            await ledger.confirm()
+        assert ledger.fault()
+        (tmp_path / "ledger.db.new").rmdir()
+        await until(lambda: not ledger.fault())
+        await ledger.confirm()
+
+
 async def test_a_disk_that_fails_again_soon_is_given_a_pause(tmp_path):
     """A disk that fails again and again is not worn out with whole files; meanwhile all is refused at once."""
     async with opened(tmp_path, retry_pause=0.05) as ledger:

@@ -164,6 +164,57 @@ async def test_what_could_not_be_taken_back_is_taken_back_when_the_disk_is_well(
     assert node.held("c1") == ()
 
 
+@pytest.mark.parametrize("lost_in_the_write", [False, True])
+async def test_what_could_not_be_taken_back_stays_when_a_retry_is_told_of_it(node: Node, lost_in_the_write) -> None:
+    """I2: the upkeep comes later, and knows that somebody was told meanwhile."""
+    if lost_in_the_write:
+        node.store.stalled = True
+        adding = asyncio.create_task(node.attachments.add(call(), "first"))
+        await node.idle()
+        adding.cancel()
+        await node.idle()
+        node.store.finish()
+        node.store.failing = "the disk fails"
+        await node.idle()
+        node.store.stalled = False
+        node.store.finish()
+        await node.idle()
+    else:
+        attached = await node.attachments.add(call(), "first")
+        node.store.failing = "the disk fails"
+        await node.attachments.lost(attached, "first")
+    node.store.failing = ""
+    again = await node.attachments.add(call(), "again")
+    assert not again.granted
+    node.attachments.acknowledged(again)
+    await node.attachments.upkeep()
+    assert node.held("c1") == again.leases
+
+
+async def test_a_retry_that_is_lost_in_its_turn_leaves_nothing(node: Node) -> None:
+    attached = await node.attachments.add(call(), "first")
+    node.store.failing = "the disk fails"
+    await node.attachments.lost(attached, "first")
+    node.store.failing = ""
+    again = await node.attachments.add(call(), "again")
+    await node.attachments.lost(again, "again")
+    assert node.held("c1") == ()
+
+
+async def test_while_the_disk_can_not_be_asked_nobody_is_told_of_a_lease_or_of_its_end(node: Node) -> None:
+    """I2: what was refused may be on it all the same, and come to light after a crash."""
+    attached = await node.attachments.add(call(), "first")
+    node.attachments.acknowledged(attached)
+    node.store.failing = "the disk fails"
+    with pytest.raises(LedgerUnavailable):
+        await node.attachments.add(call(), "again")
+    with pytest.raises(LedgerUnavailable):
+        await node.attachments.delete(call(Verb.DEL, "unknown"), "x")
+    node.store.failing = ""
+    assert (await node.attachments.add(call(), "again")).leases == attached.leases
+    assert await node.attachments.delete(call(Verb.DEL, "unknown"), "x") == ()
+
+
 async def test_a_delete_waits_for_the_add_of_its_attachment_and_for_no_other(node: Node) -> None:
     other = await node.attachments.add(call(container="c2"), "other")
     node.attachments.acknowledged(other)
