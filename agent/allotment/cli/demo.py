@@ -16,6 +16,7 @@ from allotment.cli.demo_stage import Answer, Stage
 if TYPE_CHECKING:
     import argparse
     import subprocess
+    from collections.abc import Callable
 
 __all__ = ["configure", "run"]
 
@@ -213,8 +214,7 @@ class _Story:
             log = (self._stage.folder / "agent.log").read_text()[-2000:]
             raise InternalError(f"the demo found something wrong: {otherwise}\nThe agent's log ends:\n{log}")
 
-    def _until(self, holds: object, otherwise: str, seconds: float = 10.0) -> None:
-        assert callable(holds)  # noqa: S101  # only called with functions
+    def _until(self, holds: Callable[[], bool], otherwise: str, seconds: float = 10.0) -> None:
         limit = time.perf_counter() + seconds
         while not holds():
             self._expect(time.perf_counter() < limit, otherwise)
