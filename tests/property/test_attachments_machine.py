@@ -139,6 +139,8 @@ class Machine(RuleBasedStateMachine):
         async def work() -> object:
             attached = await self.attachments.add(request(Verb.ADD, pod), call)
             assert self.book.find(("blue", pod, "eth0")) == attached.leases, "answered before all could see it"
+            on_disk = {lease.sequence for lease in self.store.state().leases}
+            assert all(lease.sequence in on_disk for lease in attached.leases), "I2: answered before it was on disk"
             return attached
 
         async def inside() -> None:
@@ -159,8 +161,6 @@ class Machine(RuleBasedStateMachine):
             error = task.exception()
             if error is None:
                 attached = task.result()
-                on_disk = {lease.sequence for lease in self.store.state().leases}
-                assert all(lease.sequence in on_disk for lease in attached.leases), "I2: answered before it was on disk"
                 self.unacknowledged[call] = (pod, attached)
                 if attached.granted:
                     self.check_grant(attached)

@@ -22,10 +22,25 @@ __all__ = ["Callers", "Request"]
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What one caller wants written, all or none."""
+    """What one caller wants written, all or none.
+
+    `then` hears how it went before the future does, and also where nobody waits for the future any more.
+    """
 
     writes: tuple[Write, ...]
     future: asyncio.Future[None]
+    then: Callable[[AllotmentError | None], None] | None = None
+
+    def settle(self, error: AllotmentError | None) -> None:
+        """This is how it went; to be called once."""
+        if self.then is not None:
+            self.then(error)
+        if self.future.done():  # cancelled by who waited; the disk has it anyway
+            return
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
 
 
 _Outcome: TypeAlias = tuple[Request, AllotmentError | None]
@@ -153,12 +168,7 @@ class Callers:
         for request, error in outcomes:
             if error is None:
                 self._written(request)
-            if request.future.done():  # cancelled by a caller that should have shielded it; the disk has it anyway
-                continue
-            if error is None:
-                request.future.set_result(None)
-            else:
-                request.future.set_exception(error)
+            request.settle(error)
         if seconds is not None:
             self._observe(seconds, len(outcomes))
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from allotment.addressing.address import Address
+    from allotment.addressing.errors import AllotmentError
     from allotment.addressing.lease import Change
 
 __all__ = ["HISTORY_ROWS", "Ledger"]
@@ -39,8 +40,8 @@ HISTORY_ROWS = 100_000
 class Ledger:
     """The lease ledger of one node. `open` makes one; all else is called on one event loop.
 
-    The owner of the lease book writes each decision with `submit` and lets it take effect in a callback of the
-    future it gets, because the disk may have a change although nobody waits for it any more. `snapshot` must say
+    The owner of the lease book writes each decision with `submit` and lets it take effect in the callback it gives,
+    because the disk may have a change although nobody waits for it any more. `snapshot` must say
     exactly what took effect so: after a failure of the disk it is what the new file holds.
     """
 
@@ -137,17 +138,24 @@ class Ledger:
 
     # -- writing --------------------------------------------------------------------------------------------------
 
-    def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
+    def submit(
+        self, changes: Sequence[Change], then: Callable[[AllotmentError | None], None] | None = None
+    ) -> asyncio.Future[None]:
         """Have all of `changes` written, or none; the future is done once the disk has them (fdatasync).
 
-        Many requests share one transaction. What must follow in memory belongs into a callback added to the future
-        at once. Do not cancel the future (wait for it behind `asyncio.shield`): the disk may have the changes.
+        Many requests share one transaction. What must follow in memory belongs into `then`: it is called once, on the
+        loop and before the future is done, with None or with why nothing is written; and also when the future was
+        cancelled, because the disk may have the changes all the same. It must not raise.
 
-        The future fails with:
+        The future fails, and `then` is called, with:
             LedgerUnavailable: nothing of it is written, and why.
             InternalError: these changes contradict what is on disk; nothing of it is written.
         """
-        return self._writer.submit(changes)
+        return self._writer.submit(changes, then)
+
+    def gather_unless(self, alone: Callable[[], bool]) -> None:
+        """Write what is submitted while `alone()` at once, if the disk is quick, and not with the rest of the round."""
+        self._writer.alone = alone
 
     async def commit(self, changes: Sequence[Change]) -> None:
         """`submit`, and wait. The caller lets it take effect in memory before it awaits anything else.

@@ -32,8 +32,9 @@ from allotment.ledger.health import LedgerState
 from allotment.ledger.replacement import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from allotment.addressing.errors import AllotmentError
     from allotment.ledger.ballast import Ballast
     from allotment.ledger.changes import Write
     from allotment.ledger.database import Database
@@ -107,6 +108,8 @@ class Writer:
         self.replaced = 0
         self.last_commit = (0.0, 0)
         self.died: BaseException | None = None
+        self.alone: Callable[[], bool] = lambda: False
+        """Whether nobody else is about to submit: nothing is won by gathering then, and a round of the loop lost."""
         self._files = files
         self._ballast = ballast
         self._callers = callers
@@ -134,22 +137,28 @@ class Writer:
         """Whether the file holds what was acknowledged and nothing else, as far as is known."""
         return not self.database.abandoned
 
-    def submit(self, writes: Sequence[Write]) -> asyncio.Future[None]:
+    def submit(
+        self, writes: Sequence[Write], then: Callable[[AllotmentError | None], None] | None = None
+    ) -> asyncio.Future[None]:
         """Have `writes` written; see `Ledger.submit`."""
         loop = self._started()
         future = loop.create_future()
+        request = Request(tuple(writes), future, then)
         if self.died is not None:
-            future.set_exception(InternalError(f"the ledger's writer has ended: {self.died!r}; restart the agent"))
+            request.settle(InternalError(f"the ledger's writer has ended: {self.died!r}; restart the agent"))
         elif self._closing:
-            future.set_exception(LedgerUnavailable("the ledger is closed: the agent is stopping"))
+            request.settle(LedgerUnavailable("the ledger is closed: the agent is stopping"))
         elif self.state is LedgerState.FAILED:
-            future.set_exception(LedgerUnavailable(self.reason))
+            request.settle(LedgerUnavailable(self.reason))
         elif not writes:
-            future.set_result(None)
+            request.settle(None)
         else:
-            self._gathered.append(Request(tuple(writes), future))
+            self._gathered.append(request)
             if len(self._gathered) == 1:
-                loop.call_soon(self._write_gathered)
+                if self.alone():
+                    self._write_gathered()
+                else:
+                    loop.call_soon(self._write_gathered)
         return future
 
     def _write_gathered(self) -> None:

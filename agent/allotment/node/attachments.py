@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
     from allotment.addressing.book import Claimed, LeaseBook, Proposal, Removal
+    from allotment.addressing.errors import AllotmentError
     from allotment.addressing.lease import AttachmentKey, Change, Lease
     from allotment.addressing.plan import NetworkPlan
     from allotment.cni.request import CniRequest
@@ -40,8 +41,13 @@ UNKNOWN_OWNER = "netns-"
 class Store(Protocol):
     """Where changes go before they count; `allotment.ledger.Ledger` is the one that ships."""
 
-    def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
-        """Write all of `changes` or none; the future is done after the disk has them, or fails with why not."""
+    def submit(
+        self, changes: Sequence[Change], then: Callable[[AllotmentError | None], None] | None = None
+    ) -> asyncio.Future[None]:
+        """Write all of `changes` or none; the future is done after the disk has them, or fails with why not.
+
+        `then` is told the same before, and also if nobody waits for the future any more.
+        """
         ...
 
     def fault(self) -> str:
@@ -63,6 +69,23 @@ class Attached:
 
     leases: tuple[Lease, ...]
     granted: bool
+
+
+class _Write:
+    """How the writing of one decision ends; `then` is called when it has."""
+
+    __slots__ = ("ended", "error", "then")
+
+    def __init__(self, then: Callable[[], None] | None = None) -> None:
+        self.then = then
+        self.ended = False
+        self.error: AllotmentError | None = None
+
+    def end(self, error: AllotmentError | None) -> None:
+        """It is on disk, and in the book, or (with an error) in neither."""
+        self.ended, self.error = True, error
+        if self.then is not None:
+            self.then()
 
 
 class Attachments:
@@ -169,13 +192,13 @@ class Attachments:
                 self._clock.wall(),
             )
             leases = tuple(change.lease for change in proposal.changes)
-            stored = self._write(proposal)
+            write = _Write()
             try:
-                await asyncio.shield(stored)
+                await self._write(proposal, write)
             except asyncio.CancelledError:
                 release_turn = False
                 self._abandoning += 1
-                self._spawn(self._abandon(key, leases, stored, call_id))
+                self._spawn(self._abandon(key, leases, write, call_id))
                 raise
             for lease in leases:
                 self._unconfirmed[lease.sequence] = {call_id}
@@ -309,7 +332,7 @@ class Attachments:
         """
         proposal = self._book.restore(claims, Moment(self._clock.boot, 0.0), self._clock.wall())
         if proposal.changes:
-            await asyncio.shield(self._write(proposal))
+            await self._write(proposal, _Write())
 
     async def upkeep(self) -> None:
         """One round of housekeeping: coalesce long rests, retry what could not be taken back."""
@@ -330,19 +353,21 @@ class Attachments:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _write(self, decided: Proposal | Removal) -> asyncio.Future[None]:
-        """Put a decision on disk; book and disk agree again in the callback that says how it went."""
-        stored = self._store.submit(decided.changes)
+    def _write(self, decided: Proposal | Removal, write: _Write) -> asyncio.Future[None]:
+        """Put a decision on disk; book and disk agree again in the callback that says how it went.
 
-        def settle(done: asyncio.Future[None]) -> None:
-            if done.cancelled() or done.exception() is not None:
+        Who waits for the future may be cancelled: `write` comes to its end all the same.
+        """
+
+        def settle(error: AllotmentError | None) -> None:
+            if error is not None:
                 self._book.cancel(decided)
             else:
                 self._book.commit(decided)
                 self._leases_changed()
+            write.end(error)
 
-        _when_done(stored, settle)
-        return stored
+        return self._store.submit(decided.changes, settle)
 
     def _is_last(self, lease: Lease, call_id: str) -> bool:
         """Whether, now that this call is lost, nobody is left who has been told of the lease or may be."""
@@ -381,47 +406,40 @@ class Attachments:
     ) -> tuple[Lease, ...]:
         """Remove while holding the turns of `keys`, which are given back when the disk has answered."""
 
-        def give_back(_done: object = None) -> None:
+        def give_back() -> None:
             for key in keys:
                 self._turns.release(key)
 
         try:
             removal = self._book.remove(leases, self.now(), self._clock.wall(), cause, detail)
-            stored = self._write(removal) if removal.changes else None
         except BaseException:
             give_back()
             raise
-        if stored is None:
+        if not removal.changes:
             give_back()
             return ()
-        _when_done(stored, give_back)
-        await asyncio.shield(stored)
+        await self._write(removal, _Write(give_back))
         return tuple(change.lease for change in removal.changes)
 
-    async def _abandon(
-        self, key: AttachmentKey, leases: tuple[Lease, ...], stored: asyncio.Future[None], call_id: str
-    ) -> None:
+    async def _abandon(self, key: AttachmentKey, leases: tuple[Lease, ...], write: _Write, call_id: str) -> None:
         """The caller hung up while its lease was being written: let that end, then take it back."""
         try:
-            await self._take_back(key, leases, stored, call_id)
+            await self._take_back(key, leases, write, call_id)
         finally:
             self._abandoning -= 1
             self._abandoned_one.set()
 
-    async def _take_back(
-        self, key: AttachmentKey, leases: tuple[Lease, ...], stored: asyncio.Future[None], call_id: str
-    ) -> None:
-        # To await a future that is done is to go on at once, maybe before the book has heard of it; and what is not
-        # in the book yet can't be taken back. Callbacks run in the order in which they were added.
-        heard = asyncio.Event()
-        stored.add_done_callback(lambda _: heard.set())
-        await heard.wait()
-        try:
-            await stored
-        except LedgerUnavailable:
-            self._turns.release(key)
+    async def _take_back(self, key: AttachmentKey, leases: tuple[Lease, ...], write: _Write, call_id: str) -> None:
+        if not write.ended:
+            heard = asyncio.Event()
+            write.then = heard.set
+            await heard.wait()
+        if write.error is None:
+            await self._undo(key, leases, call_id)
             return
-        await self._undo(key, leases, call_id)
+        self._turns.release(key)
+        if not isinstance(write.error, LedgerUnavailable):
+            raise write.error
 
     async def _admission(self, network: str) -> None:
         """Wait, with a limit, while the network is known but not yet served here, or nothing is served yet."""
@@ -452,14 +470,6 @@ class Attachments:
         if adopted is not None:
             keys.add(adopted)
         return sorted(keys)
-
-
-def _when_done(future: asyncio.Future[None], callback: Callable[[asyncio.Future[None]], None]) -> None:
-    """Call back when the future is done, at once if it is: asyncio would wait for the next round of the loop."""
-    if future.done():
-        callback(future)
-    else:
-        future.add_done_callback(callback)
 
 
 def _older(lease: Lease, than: Moment) -> bool:

@@ -170,6 +170,7 @@ class Agent:
             watcher=SocketWatcher(log),
         )
         queries.count_in_flight(lambda: server.unfinished)
+        started.ledger.gather_unless(lambda: server.unfinished <= 1)
         server.start()
         Gauges(book, lambda: self._view, clock).register(self._metrics, started.ledger, server)
         if self._cached is not None:

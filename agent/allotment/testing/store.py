@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 
 from allotment.addressing.book import BookState
 from allotment.addressing.errors import InternalError, LedgerUnavailable
-from allotment.addressing.lease import Change, Forgotten, Granted, Lease, Released, Rest, Rested
+from allotment.addressing.lease import Forgotten, Granted, Lease, Released, Rest, Rested
+from allotment.ledger.callers import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from allotment.addressing.address import Address
+    from allotment.addressing.errors import AllotmentError
+    from allotment.addressing.lease import Change
+    from allotment.ledger.changes import Write
 
 __all__ = ["MemoryStore"]
 
@@ -28,7 +32,7 @@ class MemoryStore:
     def __init__(self, state: BookState | None = None) -> None:
         self.failing = ""
         self.stalled = False
-        self._waiting: deque[tuple[tuple[Change, ...], asyncio.Future[None]]] = deque()
+        self._waiting: deque[Request] = deque()
         state = state or BookState()
         self._leases: dict[tuple[str, Address], Lease] = {
             (lease.owner.network, lease.address): lease for lease in state.leases
@@ -45,10 +49,12 @@ class MemoryStore:
         """What is on disk now."""
         return BookState(tuple(self._leases.values()), tuple(self._rests), self._sequence)
 
-    def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
+    def submit(
+        self, changes: Sequence[Change], then: Callable[[AllotmentError | None], None] | None = None
+    ) -> asyncio.Future[None]:
         """Write `changes`, now or (stalled) later."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((tuple(changes), future))
+        self._waiting.append(Request(tuple(changes), future, then))
         if not self.stalled:
             self.finish()
         return future
@@ -65,21 +71,19 @@ class MemoryStore:
     def finish(self, count: int | None = None) -> None:
         """Let the oldest `count` submissions (all, if None) reach the disk, or be refused by it."""
         for _ in range(len(self._waiting) if count is None else min(count, len(self._waiting))):
-            changes, future = self._waiting.popleft()
+            request = self._waiting.popleft()
             if self.failing:
-                if not future.cancelled():
-                    future.set_exception(LedgerUnavailable(self.failing))
+                request.settle(LedgerUnavailable(self.failing))
                 continue
-            for change in changes:
+            for change in request.writes:
                 self._apply(change)
-            if not future.cancelled():
-                future.set_result(None)
+            request.settle(None)
 
     def drop(self) -> None:
         """Lose what has not reached the disk; nobody is told, as nobody is there any more."""
         self._waiting.clear()
 
-    def _apply(self, change: Change) -> None:
+    def _apply(self, change: Write) -> None:
         match change:
             case Granted(lease):
                 key = (lease.owner.network, lease.address)
