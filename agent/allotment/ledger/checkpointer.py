@@ -74,10 +74,11 @@ class Checkpointer:
         while True:
             self._written.wait()
             self._many.wait(_IDLE_PAUSE)
-            if self._stopping.wait(_BUSY_PAUSE):
-                return
+            self._stopping.wait(_BUSY_PAUSE)
             self._written.clear()
             self._many.clear()
+            if self._stopping.is_set():  # after the two are cleared: `stop` sets them last, and would be unheard
+                return
             self._changes = 0
             if self._database is not None:
                 self._checkpoint(self._database)
