@@ -110,9 +110,14 @@ class Host(Protocol):
     stats: Stats
     watcher: Watcher | None
     held: int
+    working: int
 
     def next_id(self) -> str:
         """A request ID."""
+        ...
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+        """Run it as far as it goes without waiting; the task that goes on with it, if there is more."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -145,7 +150,6 @@ class Connection:
         "_held",
         "_host",
         "_parser",
-        "_peer",
         "_reply",
         "_sock",
         "_state",
@@ -153,6 +157,7 @@ class Connection:
         "_unsent",
         "_waits_to_write",
         "deadline",
+        "peer",
     )
 
     def __init__(self, host: Host, sock: socket.socket, peer: Peer) -> None:
@@ -160,7 +165,7 @@ class Connection:
         self._host = host
         self._sock = sock
         self._fd = sock.fileno()
-        self._peer = peer
+        self.peer = peer
         self._state = _State.READING
         self._parser = RequestParser()
         self._held = 0
@@ -250,7 +255,7 @@ class Connection:
         host = self._host
         if request.kind is Kind.CALL:
             env = decode_environment(request.head)
-            call = Call(host.next_id(), env, request.body, host.clock.seconds(), self._peer.pid)
+            call = Call(host.next_id(), env, request.body, host.clock.seconds(), self.peer.pid)
             self._call = call
             host.stats.calls += 1
             work = self._answer_call(call)
@@ -259,11 +264,12 @@ class Connection:
             host.stats.queries += 1
         self._state = _State.WORKING
         self.deadline = math.inf  # the handler has its own limits, and so has the caller
-        self._task = host.spawn(work)
+        self._task = host.begin(work)
 
     # -- the work
 
     async def _answer_call(self, call: Call) -> None:
+        self._host.working += 1
         try:
             reply = await self._host.handler.call(call)
         except AllotmentError as error:
@@ -272,6 +278,8 @@ class Connection:
         except Exception as error:  # noqa: BLE001  # a fault of ours must not leave the caller without an answer
             self._failed(call.id, error)
             return
+        finally:
+            self._host.working -= 1
         try:
             frame = encode_reply(reply)
         except DecodeError as error:
@@ -344,7 +352,7 @@ class Connection:
 
     def _refuse(self, error: AllotmentError) -> None:
         if self._host.watcher is not None:
-            self._host.watcher.refused(self._peer, error)
+            self._host.watcher.refused(self.peer, error)
         with suppress(OSError):  # it is not there, or does not read: then it can't be told
             # The kernel keeps what is sent for the other end to read, also after we have closed ours.
             self._sock.send(_failure(error, ""))

@@ -18,10 +18,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from allotment.addressing.errors import ConfigError, InternalError, StateFolderHeld
+from allotment.cni.begun import begin
 from allotment.cni.connection import Connection, Limits, Peer, Stats, Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterator
     from pathlib import Path
 
     from allotment.cni.exchange import Handler
@@ -127,9 +128,12 @@ class CniServer:
         self.watcher = watcher
         self.stats = Stats()
         self.held = 0
+        self.working = 0
+        """Calls that the handler works on at this moment."""
         self.loop: asyncio.AbstractEventLoop
         self._listener = listener
         self._accepting = False
+        self._ready = 0  # how many callers the kernel told of when it last told of any
         # One epoll for all connections below the loop's own: a registration with the loop for each of them, which
         # lives for a millisecond, is a fifth of what a request costs.
         self._epoll = select.epoll()
@@ -146,6 +150,11 @@ class CniServer:
     def open_connections(self) -> int:
         """Connections at this moment."""
         return len(self._connections)
+
+    @property
+    def alone(self) -> bool:
+        """Whether whoever asks this is the only one that is served now: nobody waits, and nobody came with it."""
+        return self._ready <= 1 and not self._tasks
 
     @property
     def unfinished(self) -> int:
@@ -215,13 +224,20 @@ class CniServer:
             self.loop.remove_reader(self._listener.fileno())
 
     def _accept(self) -> None:
+        accepted = [self._register(sock) for sock in self._waiting()]
+        self._ready = len(accepted)
+        for connection in accepted:
+            self._open(connection)
+
+    def _waiting(self) -> Iterator[socket.socket]:
+        """The callers in the kernel's queue, as many as there is room for."""
         for _ in range(_AT_ONCE):
             if len(self._connections) >= self.limits.connections:
                 self.stats.full += 1
                 self._pause()  # until `forget`
                 return
             try:
-                sock, _ = self._listener.accept()
+                yield self._listener.accept()[0]
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -232,15 +248,17 @@ class CniServer:
                 else:
                     self._fail(error)
                 return
-            self._open(sock)
 
-    def _open(self, sock: socket.socket) -> None:
+    def _register(self, sock: socket.socket) -> Connection:
         sock.settimeout(0.0)
         pid, uid, _ = _peer(sock)
-        connection = Connection(self, sock, Peer(pid, uid))
-        self._connections[sock.fileno()] = connection
+        connection = self._connections[sock.fileno()] = Connection(self, sock, Peer(pid, uid))
         self._epoll.register(sock.fileno(), select.EPOLLIN)
         self.stats.accepted += 1
+        return connection
+
+    def _open(self, connection: Connection) -> None:
+        pid, uid = connection.peer.pid, connection.peer.uid
         if uid not in (0, self._own_uid):
             connection.refuse(
                 ConfigError(
@@ -253,7 +271,9 @@ class CniServer:
             self._sweeper = self.loop.call_later(self._interval(), self._sweep)
 
     def _dispatch(self) -> None:
-        for fd, events in self._epoll.poll(0, _AT_ONCE):
+        happened = self._epoll.poll(0, _AT_ONCE)
+        self._ready = len(happened)
+        for fd, events in happened:
             if (connection := self._connections.get(fd)) is not None:
                 connection.ready(events)
 
@@ -274,6 +294,11 @@ class CniServer:
     def next_id(self) -> str:
         """A request ID: unlike any other of this process, and most likely of its predecessors."""
         return f"{self._id_prefix}-{next(self._ids)}"
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+        """Run it as far as it goes without waiting (`cni.begun`); the task that goes on with it, if there is more."""
+        begun = begin(work)
+        return None if begun is None else self.spawn(begun)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run it, holding a reference for as long as it runs."""

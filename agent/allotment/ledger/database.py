@@ -14,7 +14,7 @@ from allotment.ledger.changes import Counters, Write, apply
 from allotment.ledger.connection import connect, keep_for_ever, roll_back
 from allotment.ledger.failures import Trouble, describe, trouble_of
 from allotment.ledger.integrity import check_file, check_length, check_mark
-from allotment.ledger.mark import Mark, MarkFile
+from allotment.ledger.mark import MarkFile
 from allotment.ledger.rows import RowError
 from allotment.ledger.schema import migrate
 from allotment.ledger.state import Content, read_content
@@ -181,7 +181,7 @@ class Database:
             raise OSError(errno.ESTALE, "the ledger's file was removed or replaced while it was in use")
 
     def _mark_progress(self) -> None:
-        self._mark.write(Mark(self.ledger_id, self._counters.granted, self._counters.released))
+        self._mark.write(self.ledger_id, self._counters.granted, self._counters.released)
 
     # -- the checkpointer's side ----------------------------------------------------------------------------------
 

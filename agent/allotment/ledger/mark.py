@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Mark", "MarkFile", "read_mark"]
 
 _SIZE: Final = 128
+_PADDING: Final = b" " * (_SIZE - 10) + b"\n"  # 9 bytes are the checksum's
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def read_mark(path: Path) -> Mark | None:
     try:
         text = path.read_bytes()[:_SIZE].decode("ascii")
         ledger_id, granted, released, checksum = text.split()
-        if int(checksum, 16) != _checksum(ledger_id, int(granted), int(released)):
+        if int(checksum, 16) != zlib.crc32(_said(ledger_id, int(granted), int(released))):
             return None
         return Mark(ledger_id, int(granted), int(released))
     except (OSError, ValueError):
@@ -53,19 +54,20 @@ class MarkFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = -1
-        self._last: Mark | None = None
+        self._last = b""
 
-    def write(self, mark: Mark) -> None:
+    def write(self, ledger_id: str, granted: int, released: int) -> None:
         """Say that the ledger has come this far. Never fails: what can't be written leaves the mark behind."""
-        if mark == self._last:
+        said = _said(ledger_id, granted, released)
+        if said == self._last:
             return
-        with contextlib.suppress(OSError):
+        try:
             if self._file < 0:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            checksum = _checksum(mark.ledger_id, mark.granted, mark.released)
-            line = f"{mark.ledger_id} {mark.granted} {mark.released} {checksum:08x}"
-            os.pwrite(self._file, line.ljust(_SIZE - 1).encode("ascii") + b"\n", 0)
-            self._last = mark
+            os.pwrite(self._file, b"%b %08x" % (said, zlib.crc32(said)) + _PADDING[len(said) :], 0)
+        except OSError:
+            return
+        self._last = said
 
     def close(self) -> None:
         """Give the file back; a later write opens it again."""
@@ -73,8 +75,8 @@ class MarkFile:
             with contextlib.suppress(OSError):
                 os.close(self._file)
         self._file = -1
-        self._last = None
+        self._last = b""
 
 
-def _checksum(ledger_id: str, granted: int, released: int) -> int:
-    return zlib.crc32(f"{ledger_id} {granted} {released}".encode("ascii"))
+def _said(ledger_id: str, granted: int, released: int) -> bytes:
+    return f"{ledger_id} {granted} {released}".encode("ascii")

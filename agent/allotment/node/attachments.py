@@ -445,6 +445,7 @@ class Attachments:
         """Wait, with a limit, while the network is known but not yet served here, or nothing is served yet."""
         if not self._not_serving and not self._waits(network):
             return
+        await self._clock.sleep(0)  # a call begins in no task (`cni.begun`), and `timeout` wants one
         # When the time is over, the refusal itself says what is missing.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._add_wait):

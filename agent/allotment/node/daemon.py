@@ -169,8 +169,8 @@ class Agent:
             limits=Limits(connections=settings.request_limit),
             watcher=SocketWatcher(log),
         )
-        queries.count_in_flight(lambda: server.unfinished)
-        started.ledger.gather_unless(lambda: server.unfinished <= 1)
+        queries.count_in_flight(lambda: server.working)
+        started.ledger.gather_unless(lambda: server.alone)
         server.start()
         Gauges(book, lambda: self._view, clock).register(self._metrics, started.ledger, server)
         if self._cached is not None:

@@ -100,7 +100,7 @@ class Queries:
         }
 
     def count_in_flight(self, count: Callable[[], int]) -> None:
-        """Have `count` say how many requests are being worked on, this question included.
+        """Have `count` say how many CNI calls are being worked on.
 
         The server, which knows, is made after the handler that answers for it.
         """
@@ -126,7 +126,7 @@ class Queries:
             not_serving=self._not_ready(),
             leases=len(state.leases),
             resting=sum(rest.last.value - rest.first.value + 1 for rest in state.rests),
-            in_flight=max(0, self._in_flight() - 1),
+            in_flight=self._in_flight(),
             asked=time_of(self._clock.wall()),
         )
         return encode(report)
