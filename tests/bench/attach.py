@@ -78,7 +78,7 @@ def _parts(whole: float, floor: float, sync: float, status: float) -> str:
     """STATUS is all of a call but the lease and the disk, which splits what is above the floor in two."""
     return (
         f"{whole:.0f} µs = {floor:.0f} process + {status - floor:.0f} shim, socket and event loop"
-        f" + {sync:.0f} fdatasync + {whole - status - sync:.0f} lease, ledger and the way to its thread"
+        f" + {sync:.0f} fdatasync + {whole - status - sync:.0f} deciding and writing it down"
     )
 
 
