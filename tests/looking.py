@@ -92,7 +92,13 @@ def view_of(*manifests: dict[str, Any], **more: Any) -> View:
             case IPAMConfig() as found:
                 config = found
     return View(
-        networks=networks, allocations=allocations, reservations=reservations, config=config, synced=True, **more
+        networks=networks,
+        allocations=allocations,
+        reservations=reservations,
+        config=config,
+        synced=True,
+        local_l2=True,
+        **more,
     )
 
 
@@ -158,7 +164,7 @@ class World:
         """A new View: planned by, and kept in the ledger."""
         self.view = view_of(*manifests, **more)
         self.attachments.apply(network_plans(self.view, NODE))
-        await ViewCache(self.ledger).keep(replace(self.view, doubted=""))
+        await ViewCache(self.ledger, local_l2=True).keep(replace(self.view, doubted=""))
 
     async def stop(self) -> None:
         """Close the ledger, as an agent that is stopped does."""

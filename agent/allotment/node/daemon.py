@@ -148,7 +148,7 @@ class Agent:
         attachments.on_change(keeper.poke)
         spool = Spool(settings.spool_dir, attachments, clock, self._metrics, log)
         attachments.before_repeating(spool.settle)
-        cache = ViewCache(started.ledger)
+        cache = ViewCache(started.ledger, local_l2=settings.manifests is not None)
         self._cached = cache.load()
         queries = Queries(
             book=book,

@@ -220,6 +220,7 @@ class ManifestKeeper:
             warnings=(*facts.reading.warnings, *self._damaged, *self._state.problems, *self._remarks()),
             doubted=facts.reading.doubted,
             synced=bool(facts.reading.served) or not facts.reading.doubted,
+            local_l2=True,
         )
 
     def _remarks(self) -> Iterator[FileProblem]:

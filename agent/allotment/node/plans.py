@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from allotment.addressing.edges import block_gateway
-from allotment.addressing.errors import NetworkClosed, NetworkDraining, NotAdmitted
+from allotment.addressing.errors import ConfigError, NetworkClosed, NetworkDraining, NotAdmitted
 from allotment.addressing.intervals import IntervalSet
 from allotment.addressing.plan import BlockPlan, Layer, NetworkPlan, Refusal
 from allotment.api.ipamconfig import effective
@@ -52,7 +52,7 @@ def _plan(
     excluded = (
         IntervalSet.of(*(prefix for subnet in network.spec.subnets for prefix in subnet.excluded)) if network else None
     )
-    blocks = _blocks(network, allocation)
+    blocks = _blocks(network, allocation, local_l2=view.local_l2)
     return NetworkPlan(
         name=name,
         layer=network.spec.type if network else allocation.spec.type if allocation else Layer.L3,
@@ -80,6 +80,12 @@ def _refusal(
             NetworkDraining,
             f"network {name} is draining on node {node}: {reason}; it gives no new address, releases go on",
         )
+    if allocation.spec.type is Layer.L2 and not view.local_l2:
+        return Refusal(
+            ConfigError,
+            f"network {name} is L2: in a cluster its addresses come by Claim, which this release of the agent cannot "
+            "ask for; use an L3 network",
+        )
     if NODE_FINALIZER not in allocation.metadata.finalizers:
         return Refusal(
             NotAdmitted,
@@ -93,9 +99,9 @@ def _refusal(
     return None
 
 
-def _blocks(network: Network | None, allocation: Allocation | None) -> tuple[BlockPlan, ...]:
+def _blocks(network: Network | None, allocation: Allocation | None, *, local_l2: bool) -> tuple[BlockPlan, ...]:
     """The blocks in the order they are given from: the Allocation's, or (standalone L2) the subnets themselves."""
-    if allocation is None:
+    if allocation is None or (allocation.spec.type is Layer.L2 and not local_l2):
         return ()
     closed = [subnet.prefix for subnet in network.spec.subnets if subnet.closed] if network else []
     if network is not None and network.spec.type is Layer.L2:

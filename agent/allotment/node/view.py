@@ -42,6 +42,9 @@ class View:
     it is kept, and while there are any nobody is newly admitted and nothing is taken for removed. `warnings` stand
     in nobody's way. `doubted` says why the source's emptiness is not believed (the View is the last one that was);
     empty means that it is not doubted. `synced` is false until the source, or what was kept of it, has been read.
+    `lost_contact` is since when (`Clock.seconds`) the source cannot be asked; None while it can. `local_l2` says
+    whether this node gives an L2 network's addresses by itself, as one host alone may; in a cluster they come by
+    Claim.
     """
 
     networks: Mapping[str, Network] = field(default_factory=lambda: MappingProxyType({}))
@@ -53,6 +56,8 @@ class View:
     warnings: tuple[FileProblem, ...] = ()
     doubted: str = ""
     synced: bool = False
+    lost_contact: float | None = None
+    local_l2: bool = False
 
 
 class Source(Protocol):

@@ -42,10 +42,11 @@ class ObjectStore(Protocol):
 
 
 class ViewCache:
-    """Writes Views down and reads the last one back."""
+    """Writes Views down and reads the last one back; `local_l2` is of the source that they come from."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, *, local_l2: bool) -> None:
         self._store = store
+        self._local_l2 = local_l2
         self._kept = {key: body for key, body in store.objects().items() if key[0] in _KINDS}
 
     def load(self) -> View | None:
@@ -75,6 +76,7 @@ class ViewCache:
             reservations=MappingProxyType(reservations),
             config=config,
             doubted="what was known before the agent started is served until the source has been read",
+            local_l2=self._local_l2,
         )
 
     async def keep(self, view: View) -> None:

@@ -48,6 +48,7 @@ class MemorySource:
             networks=dict(self.networks),
             allocations={item.spec.network: item for item in self.allocations.values()},
             synced=True,
+            local_l2=True,
             **self.more,
         )
 

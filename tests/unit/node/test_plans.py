@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from allotment.addressing.address import parse_address, parse_prefix
-from allotment.addressing.errors import NetworkClosed, NetworkDraining, NotAdmitted
+from allotment.addressing.errors import ConfigError, NetworkClosed, NetworkDraining, NotAdmitted
 from allotment.addressing.plan import Layer
 from allotment.api.allocation import Allocation, AllocationSpec, Block
 from allotment.api.ipamconfig import IPAMConfig, IPAMConfigSpec
@@ -78,10 +78,20 @@ def test_exclusions_and_reservations_are_sets() -> None:
 
 def test_on_l2_in_standalone_the_subnets_are_served_as_they_are() -> None:
     marker = change(ALLOCATION, spec=change(ALLOCATION.spec, type=Layer.L2, blocks=()))
-    found = plan(L2, marker)
+    found = plan(L2, marker, local_l2=True)
     assert found.refusal is None
     (block,) = found.blocks
     assert (block.prefix, block.length, str(block.gateway)) == (parse_prefix("192.0.2.0/24"), 24, "192.0.2.254")
+
+
+def test_on_l2_in_a_cluster_no_node_gives_of_the_subnet_what_all_nodes_share() -> None:
+    """I1, I4."""
+    marker = change(ALLOCATION, spec=change(ALLOCATION.spec, type=Layer.L2, blocks=()))
+    found = plan(L2, marker)
+    assert found.blocks == ()
+    assert found.refusal is not None
+    assert found.refusal.error is ConfigError
+    assert "Claim" in found.refusal.message
 
 
 @pytest.mark.parametrize(
