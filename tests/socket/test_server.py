@@ -24,6 +24,7 @@ from allotment.cni.frames import (
     encode_reply,
 )
 from allotment.cni.server import CniServer, Limits, bind
+from allotment.node.turns import Turns
 from allotment.testing.clock import ManualClock
 from allotment.testing.hostile import HostileClient
 
@@ -45,6 +46,7 @@ class Recorder:
         self.answer = RESULT
         self.stubborn = False  # past the point of no return: cancelling has no effect
         self.lost_raises = None
+        self.lost_gate = None  # an Event to wait for, before taking back
 
     async def call(self, call):
         self.calls.append(call)
@@ -63,6 +65,8 @@ class Recorder:
         self.held.append(call)
 
     async def lost(self, call, reply):
+        if self.lost_gate is not None:
+            await self.lost_gate.wait()
         self.taken_back.append((call, reply))
         if self.lost_raises is not None:
             raise self.lost_raises
@@ -203,7 +207,67 @@ async def test_the_largest_request_and_reply_and_nothing_larger(place):
     assert len(served.log.failures) == 1
 
 
+async def test_what_cannot_be_sent_is_taken_back_also_when_the_caller_is_gone_meanwhile(place):
+    handler = Recorder()
+    handler.answer = Reply(b"y" * (LIMIT - 15))
+    handler.lost_gate = asyncio.Event()
+    async with serving(place, handler) as served:
+        client = await served.connect()
+        client.send(CALL)
+        await until(lambda: served.server.unfinished)
+        client.cut()
+        await until(lambda: not served.server.open_connections)
+        handler.lost_gate.set()
+        await until(lambda: not served.server.unfinished)
+    assert len(handler.taken_back) == 1
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_fault_of_ours_ends_the_server_whether_or_not_the_call_waited(place, waits):
+    """Else its caller waits for ever for somebody who is gone."""
+    handler = Recorder()
+    handler.answer = None
+    if waits:
+        handler.gate = asyncio.Event()
+    server = CniServer(handler, bind(place / "cni.sock"), clock=ManualClock())
+    server.start()
+    with HostileClient(place / "cni.sock") as client:
+        client.send(CALL)
+        await until(lambda: handler.calls)
+        if waits:
+            handler.gate.set()
+        async with asyncio.timeout(20):
+            with pytest.raises(InternalError, match="cannot be served any further"):
+                await server.wait()
+    await server.drain(1)
+
+
 # -- callers that go away (I2)
+
+
+async def test_a_caller_gone_in_the_round_in_which_it_came_leaves_nobody_in_the_queue(place):
+    """Its call begins at once, and is cancelled before it ever was in a task of its own."""
+    turns, calls = Turns(), []
+
+    class InTurns(Recorder):
+        async def call(self, call):
+            calls.append(call)
+            await turns.take("key")
+            turns.release("key")
+            return RESULT
+
+    await turns.take("key")
+    async with serving(place, InTurns()) as served:
+        client = HostileClient(served.path)
+        client.send(CALL)
+        client.cut()  # both are there when the loop looks
+        served.server._accept()
+        served.server._dispatch()
+        assert calls
+        assert served.stats.hung_up == 1
+        await until(lambda: not served.server.unfinished)
+        turns.release("key")
+        assert await served.ask() == RESULT
 
 
 async def test_a_caller_that_hangs_up_has_its_work_cancelled(place):

@@ -7,6 +7,7 @@ of them costs a round of the event loop before its first line runs. From Python 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Generator
 from typing import Any, Final
 
@@ -45,8 +46,14 @@ class Begun(Coroutine[Any, Any, None]):
         return self._work.send(value) if waits_for is _NOTHING else waits_for
 
     def throw(self, *error: Any) -> Any:
-        """Raise in it what stopped the wait (a cancellation, mostly)."""
-        self._waits_for = _NOTHING
+        """Raise in it what stopped the wait (a cancellation, mostly).
+
+        A task cancels what it waits for. One that is cancelled before its first step does not know what that is, so
+        it is done here: what is left waiting for nobody would be taken for somebody who still waits.
+        """
+        waits_for, self._waits_for = self._waits_for, _NOTHING
+        if isinstance(waits_for, asyncio.Future):
+            waits_for.cancel()
         return self._work.throw(*error)
 
     def close(self) -> None:

@@ -283,7 +283,8 @@ class Connection:
         try:
             frame = encode_reply(reply)
         except DecodeError as error:
-            await self._undo(call, reply)
+            # Not in this task, which is cancelled when the caller hangs up.
+            self._host.begin(self._undo(call, reply))
             self._failed(call.id, _unsendable(error))
             return
         self._reply = reply

@@ -296,8 +296,15 @@ class CniServer:
         return f"{self._id_prefix}-{next(self._ids)}"
 
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-        """Run it as far as it goes without waiting (`cni.begun`); the task that goes on with it, if there is more."""
-        begun = begin(work)
+        """Run it as far as it goes without waiting (`cni.begun`); the task that goes on with it, if there is more.
+
+        What it raises ends the server, whether or not it waited before: a caller must not wait for nobody.
+        """
+        try:
+            begun = begin(work)
+        except Exception as error:  # noqa: BLE001  # as of a task (`_done`)
+            self._fail(error)
+            return None
         return None if begun is None else self.spawn(begun)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

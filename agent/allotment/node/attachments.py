@@ -387,6 +387,8 @@ class Attachments:
 
     async def _undo(self, key: AttachmentKey, leases: tuple[Lease, ...], call_id: str) -> None:
         """Take back, holding the turn, what nobody was told of; now, or (the disk refuses) in the upkeep."""
+        left, _ = self._undone.get(key, ((), ""))  # of an earlier call: not to be forgotten over this one
+        leases = (*left, *leases)
         undo = self._undone[key] = (leases, call_id)
         with contextlib.suppress(LedgerUnavailable):
             await self._remove_in_turn(key, leases, Cause.HANG_UP, call_id)

@@ -36,7 +36,7 @@ class Turns:
         try:
             await mine
         except asyncio.CancelledError:
-            if mine.done() and not mine.cancelled():
+            if not mine.cancel() and not mine.cancelled():
                 self.release(key)  # it was ours already: pass it on
             raise
 

@@ -68,6 +68,20 @@ async def test_a_cancellation_reaches_it_where_it_waits(rounds):
     assert seen == ["cancelled", "cleaned up"]
 
 
+async def test_what_is_cancelled_before_its_task_ran_leaves_nobody_waiting():
+    """As in a task: whoever has the future can see that nobody waits for it any more."""
+    waited_for = asyncio.get_running_loop().create_future()
+
+    async def work():
+        await waited_for
+
+    task = asyncio.get_running_loop().create_task(begin(work()))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert waited_for.cancelled()
+
+
 async def test_an_error_before_the_first_wait_is_the_beginners_and_after_it_the_tasks():
     async def at_once():
         raise ValueError("at once")

@@ -191,6 +191,19 @@ async def test_what_could_not_be_taken_back_stays_when_a_retry_is_told_of_it(nod
     assert node.held("c1") == again.leases
 
 
+async def test_what_could_not_be_taken_back_is_not_forgotten_over_a_later_loss(node: Node) -> None:
+    """The first's lease has ended by a DEL; its loss comes to light while the second's waits for the disk."""
+    first = await node.attachments.add(call(), "first")
+    await node.attachments.delete(call(Verb.DEL), "del")
+    second = await node.attachments.add(call(), "second")
+    node.store.failing = "the disk fails"
+    await node.attachments.lost(second, "second")
+    await node.attachments.lost(first, "first")
+    node.store.failing = ""
+    await node.attachments.upkeep()
+    assert node.held("c1") == ()
+
+
 async def test_a_retry_that_is_lost_in_its_turn_leaves_nothing(node: Node) -> None:
     attached = await node.attachments.add(call(), "first")
     node.store.failing = "the disk fails"

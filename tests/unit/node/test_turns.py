@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from allotment.cni.begun import begin
 from allotment.node.turns import Turns
 from allotment.testing.clock import let_run
 
@@ -50,5 +53,28 @@ async def test_who_is_cancelled_in_the_moment_of_getting_the_turn_passes_it_on()
     turns.release("key")  # it is first's now
     first.cancel()  # … and first never learns of it
     await asyncio.wait_for(second, 1)
+    turns.release("key")
+    assert turns.try_take("key")
+
+
+async def test_who_gives_up_before_its_task_ran_is_passed_over() -> None:
+    """A call begins in no task; its caller may hang up in the same round of the loop."""
+    turns = Turns()
+    await turns.take("key")
+    task = asyncio.get_running_loop().create_task(begin(turns.take("key")))
+    task.cancel()
+    await let_run()
+    assert task.cancelled()
+    turns.release("key")
+    assert turns.try_take("key")
+
+
+async def test_a_wait_that_is_broken_off_from_within_is_passed_over() -> None:
+    turns = Turns()
+    await turns.take("key")
+    waiting = turns.take("key")
+    waiting.send(None)
+    with pytest.raises(asyncio.CancelledError):
+        waiting.throw(asyncio.CancelledError())
     turns.release("key")
     assert turns.try_take("key")
