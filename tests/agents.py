@@ -31,7 +31,7 @@ from pathlib import Path
 
 PATIENCE = 60.0
 """Seconds after which a test that waits for an agent has failed; a busy machine needs some of them."""
-_COMMAND = (sys.executable, "-m", "allotment.cli")
+_RUNNER = ("-m", "allotment.cli")
 _PR_SET_PDEATHSIG = 1
 _LARGEST = 1 << 16
 
@@ -103,17 +103,18 @@ class Launcher:
         self._control.close()
         self._process.wait(PATIENCE)
 
-    def start(self, arguments, *, log, environment=None, listener=None, fresh=False, descriptors=None):
+    def start(self, arguments, *, log, environment=None, listener=None, runner=None, descriptors=None):
         """Run `allotment ARGUMENTS`; its output is appended to `log`.
 
         `environment` is added to the launcher's own. `listener` is handed over as a listening socket. `descriptors`
-        limits how many files the process may have open.
+        limits how many files the process may have open. `runner` is what makes a new Python run the command; without
+        it the process is a fork.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = {
             "arguments": [str(argument) for argument in arguments],
             "environment": environment or {},
-            "fresh": fresh,
+            "runner": runner,
             "descriptors": descriptors,
         }
         with theirs, Path(log).open("ab") as output:
@@ -130,30 +131,46 @@ class Usage:
     threads: int
     children: int
     resident_kib: int
+    cpu_seconds: float
+    """Since it was started."""
 
 
 class Agent:
     """A standalone agent with folders of its own; a context manager that leaves nothing behind.
 
-    `folder` is where they are made (a temporary one if None). `flags` are added to the command line.
+    `folder` is where they are made (a temporary one if None), and `run` the one for sockets, whose paths have at most
+    107 bytes (below `folder` if None). `flags` are added to the command line. `fresh` starts it by exec, or with
+    `runner`, what makes a Python run the command.
     """
 
-    def __init__(self, launcher, *, manifests, folder=None, node="n1", flags=(), environment=None, fresh=False):
+    def __init__(
+        self,
+        launcher,
+        *,
+        manifests,
+        folder=None,
+        run=None,
+        node="n1",
+        flags=(),
+        environment=None,
+        fresh=False,
+        runner=None,
+    ):
         self._launcher = launcher
         self._owns = folder is None
-        self.folder = Path(folder or tempfile.mkdtemp(prefix="al-"))  # short: a socket's path has at most 107 bytes
+        self.folder = Path(folder or tempfile.mkdtemp(prefix="al-"))
         self._node = node
         self._flags = list(flags)
         self._environment = environment or {}
-        self._fresh = fresh
+        self._runner = runner or (_RUNNER if fresh else None)
         self._process = None
         self._before = []
         self.notices = []
         """What it said to its service manager since it was started, a dictionary for each message."""
         self.disk = self.folder / "disk"
-        """All that it writes, its log apart."""
-        self.socket = self.disk / "run" / "cni.sock"
-        self.spool = self.disk / "run" / "spool"
+        """All that it writes, its log and what is in `run` apart."""
+        self.socket = Path(run or self.disk / "run", "cni.sock")
+        self.spool = self.socket.with_name("spool")
         self.state = self.disk / "state"
         self.manifests = self.folder / "manifests"
         self.cache = self.folder / "cni"
@@ -163,8 +180,9 @@ class Agent:
         for name, text in manifests.items():
             (self.manifests / name).write_text(text)
         self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        (self.folder / "notify").unlink(missing_ok=True)
-        self._notify.bind(str(self.folder / "notify"))
+        self._notify_path = Path(run or self.folder, "notify")
+        self._notify_path.unlink(missing_ok=True)
+        self._notify.bind(str(self._notify_path))
 
     def __enter__(self):
         return self
@@ -189,9 +207,9 @@ class Agent:
         self._process = self._launcher.start(
             ["agent", *self.arguments(), *flags],
             log=self.log_file,
-            environment={"NOTIFY_SOCKET": str(self.folder / "notify"), **self._environment},
+            environment={"NOTIFY_SOCKET": str(self._notify_path), **self._environment},
             listener=listener,
-            fresh=self._fresh,
+            runner=self._runner,
             descriptors=descriptors,
         )
 
@@ -313,12 +331,14 @@ class Agent:
         """What the process takes up now."""
         proc = Path("/proc", str(self.pid))
         status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line)
+        ticks = (proc / "stat").read_text().rpartition(")")[2].split()
         children = [(task / "children").read_text().split() for task in (proc / "task").iterdir()]
         return Usage(
             descriptors=len(list((proc / "fd").iterdir())),
             threads=int(status["Threads"]),
             children=sum(len(pids) for pids in children),
             resident_kib=int(status["VmRSS"].split()[0]),
+            cpu_seconds=(int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK"),
         )
 
 
@@ -384,11 +404,11 @@ def network(name="blue", *, v4="10.4.0.0/24", v6="fd00:4::/120", cooldown=1, blo
     return "\n".join(lines) + "\n"
 
 
-def shim_binary():
-    """The plugin for this machine."""
+def shim_binary(architecture=None):
+    """The plugin, for this machine if nothing else is said."""
     import allotment
 
-    return Path(allotment.__file__).parent / "_shim" / f"allotment-{platform.machine()}"
+    return Path(allotment.__file__).parent / "_shim" / f"allotment-{architecture or platform.machine()}"
 
 
 # -- in the launcher's process -----------------------------------------------------------------------------------------
@@ -467,8 +487,8 @@ def _become(request, output, listener=None):
 
         resource.setrlimit(resource.RLIMIT_NOFILE, (request["descriptors"], request["descriptors"]))
     os.environ.update(environment)
-    if request["fresh"]:
-        os.execv(_COMMAND[0], [*_COMMAND, *request["arguments"]])
+    if request["runner"] is not None:
+        os.execv(sys.executable, [sys.executable, *request["runner"], *request["arguments"]])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import os
 import subprocess
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 import yaml
@@ -22,7 +21,7 @@ from allotment.addressing.errors import AllotmentError
 from allotment.cni.client import Client
 from allotment.node.reports import HistoryReport, StatusReport
 
-__all__ = ["Answer", "Node", "allocation", "cni_cache_entry", "manifest", "until", "utime"]
+__all__ = ["Answer", "Node", "allocation", "cni_cache_entry", "manifest", "until"]
 
 _PAUSE = 0.01
 
@@ -295,9 +294,3 @@ def until(probe, otherwise="it has not come true", *, limit=PATIENCE):
             return found
         assert now() < end, f"{otherwise} within {limit} s"
         time.sleep(_PAUSE)
-
-
-def utime(pid):
-    """The processor time that a process has used, in seconds."""
-    fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

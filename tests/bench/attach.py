@@ -106,13 +106,13 @@ def _throughput(stage: Stage, callers: int, outcome: Outcome) -> None:
         for who, (plugin, count) in contenders.items():
             first = stage.numbers(count)
             for verb in VERBS:
-                before = stage.ours.usage().cpu_us
+                before = stage.ours.usage().cpu_seconds
                 to = answers if (who, verb) == ("Allotment", "ADD") else None
                 done = measure(plugin, [verb], count, first=first, callers=callers, answers=to)
                 rates[who, verb].add([done.rate])
                 times[who, verb].add(done.latencies[verb])
                 if to is not None:
-                    spent.append(_cpu(done, stage.ours.usage().cpu_us - before))
+                    spent.append(_cpu(done, (stage.ours.usage().cpu_seconds - before) * 1e6))
                     outcome.problems += _wrong(to, count)
         many = stage.size(640)
         floor.add([measure(stage.nothing, ["NOTHING"], many, callers=callers).rate])

@@ -9,15 +9,13 @@ from time import CLOCK_MONOTONIC, sleep
 from time import clock_gettime as clock
 from typing import TYPE_CHECKING
 
-from bench.agent import shim
+from agents import shim_binary
 from bench.figures import Figure, Outcome, median_ratio
 from bench.load import Background, measure
 from bench.rival import host_local
 from bench.stage import HELD
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bench.agent import Agent
     from bench.stage import Stage
 
@@ -38,7 +36,7 @@ def sizes(stage: Stage) -> Outcome:
     del stage
     outcome = Outcome()
     for architecture in ARCHITECTURES:
-        size = shim(architecture).stat().st_size / 1024
+        size = shim_binary(architecture).stat().st_size / 1024
         outcome.figures.append(Figure("size", f"shim for {architecture}", size, 64.0, "at most", "KiB"))
     return outcome
 
@@ -55,7 +53,7 @@ def memory(stage: Stage) -> Outcome:
         usage = agent.usage()
         what = f"agent's resident memory, {leases:,} leases"
         made_of = f"{bare:.0f} MiB of it a Python that has imported the agent and does nothing"
-        outcome.figures.append(Figure("memory", what, usage.rss_mib, bar, "at most", "MiB", made_of))
+        outcome.figures.append(Figure("memory", what, usage.resident_kib / 1024, bar, "at most", "MiB", made_of))
     few.stop()
     return outcome
 
@@ -82,7 +80,7 @@ def start(stage: Stage) -> Outcome:
         alone.add([(clock(CLOCK_MONOTONIC) - begin) * 1e3])
     made_of = f"{alone.median:.0f} ms of it a Python that imports the agent and ends"
     outcome.figures.append(
-        Figure("start", f"start to ready, {agent.leases:,} leases", taken.median / 1e3, 1.5, "at most", "s", made_of)
+        Figure("start", f"start to ready, {agent.filled:,} leases", taken.median / 1e3, 1.5, "at most", "s", made_of)
     )
     return outcome
 
@@ -150,7 +148,7 @@ def _replace(stage: Stage, agent: Agent, name: str, outcome: Outcome) -> None:
         outcome.problems.append(f"replace, {name}: the first that failed: {done.first_failure}")
     if spooled := _spooled(agent):
         outcome.problems.append(f"replace, {name}: {spooled} DELs are still in the spool")
-    if (held := agent.held()) != HELD:
+    if (held := len(agent.leases())) != HELD:
         outcome.problems.append(f"replace, {name}: {held} addresses are in use afterwards, not {HELD}")
     slowest = max(max(done.latencies[verb]) for verb in verbs) / 1e3
     made_of = (
@@ -161,8 +159,7 @@ def _replace(stage: Stage, agent: Agent, name: str, outcome: Outcome) -> None:
 
 
 def _spooled(agent: Agent) -> int:
-    folder: Path = agent.socket.parent / "spool"
-    return len(list(folder.iterdir())) if folder.is_dir() else 0
+    return len(list(agent.spool.iterdir())) if agent.spool.is_dir() else 0
 
 
 def _large(stage: Stage, leases: int) -> Agent:

@@ -32,11 +32,11 @@ def main() -> None:
         agent = stage.agent("profiled", runner=(str(Path(__file__).with_name("profiled.py")), options.how, str(out)))
         agent.start()
         agent.fill(options.leases)
-        before = agent.usage().cpu_us
+        before = agent.usage().cpu_seconds
         done = measure(
             agent.plugin, ["ADD", "DEL"], options.count, first=stage.numbers(options.count), callers=options.callers
         )
-        cpu = (agent.usage().cpu_us - before) / done.calls
+        cpu = (agent.usage().cpu_seconds - before) / done.calls * 1e6
         agent.stop()
         print(f"{done.calls:,} calls, {done.rate:,.0f}/s, {cpu:.0f} µs of CPU time each (with the profiler's own)\n")
         if options.how == "calls":

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["cache_folder", "launch", "nothing", "spawn"]
+__all__ = ["cache_folder", "namespace", "nothing", "spawn"]
 
 _HERE = Path(__file__).parent
 # As the shim is built, so that the floor is one that it could reach.
@@ -27,9 +27,9 @@ def spawn() -> Path:
     return _built("spawn")
 
 
-def launch() -> Path:
-    """The starter of processes that end with this one."""
-    return _built("launch")
+def namespace() -> Path:
+    """The holder of a network namespace, which ends with this process."""
+    return _built("namespace")
 
 
 def nothing() -> Path:

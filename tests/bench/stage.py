@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import subprocess
 import tempfile
@@ -10,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from agents import Launcher
 from bench import programs
 from bench.agent import Agent
 from bench.load import Plugin, sync_times
@@ -45,6 +47,8 @@ class Stage:
             self._run = Path(tempfile.mkdtemp(prefix="allotment-"))  # a socket's path has at most 107 bytes
             ends.callback(shutil.rmtree, self._run, ignore_errors=True)
             self.namespace = self._hold_namespace(ends)
+            environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # that is for us
+            self._launcher = ends.enter_context(Launcher(environment))
             self._ends = ends.pop_all()
         return self
 
@@ -65,13 +69,13 @@ class Stage:
 
     def agent(self, name: str, **options: Any) -> Agent:
         """A new agent, not started, that is killed with the stage."""
-        agent = self._ends.enter_context(Agent(name, self.folder, self._run, self.namespace, **options))
+        agent = self._ends.enter_context(Agent(self._launcher, name, self.folder, self._run, self.namespace, **options))
         self._agents.append(agent)
         return agent
 
     def log_ends(self) -> str:
         """The last lines of every agent's log, for when something failed."""
-        return "\n".join(f"log of the agent {agent.name}:\n{agent.log_end()}" for agent in self._agents)
+        return "\n".join(f"log of the agent {agent.name}:\n{agent.log()}" for agent in self._agents)
 
     @functools.cached_property
     def ours(self) -> Agent:
@@ -105,9 +109,7 @@ class Stage:
 
     def _hold_namespace(self, ends: ExitStack) -> str:
         """A network namespace of our own for CNI_NETNS: host-local refuses one that is not there."""
-        holder = subprocess.Popen(
-            [str(programs.launch()), "--namespace"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        holder = subprocess.Popen([str(programs.namespace())], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         ends.callback(holder.wait)
         ends.callback(holder.kill)
         assert holder.stdout is not None
