@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -13,41 +10,17 @@ from allotment.node.examination import Examination
 from allotment.node.findings import Severity
 from allotment.node.reports import LeaseReport, LeasesReport, StatusReport, decode_answer
 from looking import World, allocation, network
+from namespaces import Namespaces
 
 pytestmark = pytest.mark.root
 
 BLUE = network(subnets=[{"cidr": "10.213.7.0/24", "hostPrefixLength": 24}])
 
 
-class Namespaces:
-    """Named network namespaces of this test alone."""
-
-    def __init__(self) -> None:
-        self._made: list[str] = []
-
-    def make(self, *addresses: str) -> str:
-        name = f"allotment-doctor-{os.getpid()}-{len(self._made)}"
-        subprocess.run(["ip", "netns", "add", name], check=True)
-        self._made.append(name)
-        subprocess.run(["ip", "-n", name, "link", "add", "eth0", "type", "bridge"], check=True)
-        for address in addresses:
-            subprocess.run(["ip", "-n", name, "addr", "add", f"{address}/24", "dev", "eth0"], check=True)
-        return f"/run/netns/{name}"
-
-    def end(self, path: str) -> None:
-        subprocess.run(["ip", "netns", "del", Path(path).name], check=True)
-        self._made.remove(Path(path).name)
-
-    def close(self) -> None:
-        for name in self._made:
-            subprocess.run(["ip", "netns", "del", name], check=False)
-
-
 @pytest.fixture
 def namespaces():
-    made = Namespaces()
-    yield made
-    made.close()
+    with Namespaces() as made:
+        yield made
 
 
 @pytest.fixture
@@ -78,15 +51,15 @@ async def examine(world: World) -> list[tuple[str, str, Severity]]:
 
 
 async def test_a_pod_with_its_address_is_well(world, namespaces):
-    path = namespaces.make("10.213.7.9")
-    await world.give("c1", "default/web-0", ips=("10.213.7.9",), netns=path)
+    path = namespaces.make("10.213.7.9/24")
+    await world.give("c1", "default/web-0", ips=("10.213.7.9",), netns=str(path))
     world.clock.advance(100)
     assert await examine(world) == []
 
 
 async def test_an_address_without_a_lease_and_a_lease_without_its_address(world, namespaces):
-    path = namespaces.make("10.213.7.20")
-    await world.give("c1", "default/web-0", ips=("10.213.7.9",), netns=path)
+    path = namespaces.make("10.213.7.20/24")
+    await world.give("c1", "default/web-0", ips=("10.213.7.9",), netns=str(path))
     world.clock.advance(100)
     assert await examine(world) == [
         ("kernel", f"10.213.7.20 on eth0 in {path}", Severity.PROBLEM),
@@ -96,15 +69,15 @@ async def test_an_address_without_a_lease_and_a_lease_without_its_address(world,
 
 async def test_an_address_in_a_namespace_that_runs_outside_the_leases(world, namespaces):
     """A pod that nobody leased anything is found by the folder of namespaces alone."""
-    path = namespaces.make("10.213.7.30")
+    path = namespaces.make("10.213.7.30/24")
     link = world.settings.netns_dir[0] / "stray"
     link.symlink_to(path)
     assert await examine(world) == [("kernel", f"10.213.7.30 on eth0 in {link}", Severity.PROBLEM)]
 
 
 async def test_a_lease_whose_namespace_has_gone(world, namespaces):
-    path = namespaces.make("10.213.7.9")
-    await world.give("c1", "default/web-0", ips=("10.213.7.9",), netns=path)
+    path = namespaces.make("10.213.7.9/24")
+    await world.give("c1", "default/web-0", ips=("10.213.7.9",), netns=str(path))
     world.clock.advance(100)
     namespaces.end(path)
     assert await examine(world) == [("namespace", "10.213.7.9 in network blue", Severity.PROBLEM)]

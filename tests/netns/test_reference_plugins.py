@@ -8,11 +8,11 @@ import ipaddress
 import json
 import os
 import subprocess
-import time
 
 import pytest
 
-from netns.standalone import Node, connects, run
+from netns.pods import PodNode, connects, run
+from nodes import until
 from reference.driver import CniError, Runtime
 from reference.fixtures import cnitool, debian_plugins, reference_plugins  # noqa: F401  # fixtures
 
@@ -50,19 +50,21 @@ def manifest(name, cidrs):
 
 
 @pytest.fixture(scope="module")
-def node():
-    with Node({f"{name}.yaml": manifest(name, cidrs) for name, cidrs in SUBNETS.items()}) as node:
+def node(launcher):
+    with PodNode(launcher, {f"{name}.yaml": manifest(name, cidrs) for name, cidrs in SUBNETS.items()}) as node:
+        node.start()
         run(*node.within, "ip", "link", "add", "uplink", "type", "veth", "peer", "name", "wire")
         for link in ("uplink", "wire"):
             run(*node.within, "ip", "link", "set", link, "up")
         yield node
+        node.stop()
 
 
 @pytest.fixture
 def pods(node):
     """Two pods' network namespaces; after the test nothing may be leased."""
     yield [node.add_namespace(), node.add_namespace()]
-    left = node.leases()
+    left = node.leased()
     for lease in left.values():
         # The next test shall not suffer for this one's failure.
         runtime = Runtime(node.folder, [node.bin], conflist({"type": "allotment"}, network=lease.network))
@@ -127,7 +129,7 @@ def test_a_pod_comes_lives_and_goes(node, pods, runtime, generation, main, versi
         assert ipaddress.ip_interface(address).network == ipaddress.ip_network(cidr)
     assert [entry["gateway"] for entry in first["ips"]] == ["10.77.0.1", "fd77::1"]
     assert [entry.get("version") for entry in first["ips"]] == (["4", "6"] if version < "1" else [None, None])
-    held = node.leases()
+    held = node.leased()
     assert set(held) == {text.split("/")[0] for text in told(first) + told(second)}
     assert {(lease.pod_namespace, lease.pod) for lease in held.values() if lease.container == "c1"} == {
         ("shop", "web-0")
@@ -137,10 +139,10 @@ def test_a_pod_comes_lives_and_goes(node, pods, runtime, generation, main, versi
         rt.check("c1", pods[0])
     rt.delete("c1", pods[0])
     rt.delete("c1", pods[0])
-    assert set(node.leases()) == {text.split("/")[0] for text in told(second)}
+    assert set(node.leased()) == {text.split("/")[0] for text in told(second)}
     rt.delete("c2")  # the sandbox is gone: no network namespace to name (C2)
     rt.delete("c2")
-    assert node.leases() == {}
+    assert node.leased() == {}
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
@@ -233,14 +235,14 @@ def test_a_main_plugin_that_fails_after_us_leaves_no_lease(node, pods, runtime, 
     rt = runtime("reference_plugins", conflist(MAINS[main], routes=unreachable))
     with pytest.raises(CniError, match="failed to add route"):
         rt.add("c1", pods[0])
-    assert node.leases() == {}
+    assert node.leased() == {}
 
 
 def test_the_same_add_again_gets_the_same_lease(node, pods, runtime):
     rt = runtime("reference_plugins", conflist({"type": "allotment"}, version="1.1.0"))
     first = rt.add("c1", pods[0])
     assert rt.add("c1", pods[0]) == first
-    assert len(node.leases()) == 2
+    assert len(node.leased()) == 2
     rt.delete("c1", pods[0])
 
 
@@ -249,7 +251,7 @@ def test_an_agent_killed_between_add_and_del_loses_nothing(node, pods, runtime):
     rt = runtime("reference_plugins", conflist(MAINS["ptp"], version="1.1.0"))
     first = rt.add("c1", pods[0])
     rt.add("c2", pods[1])
-    before = node.leases()
+    before = node.leased()
     node.kill()
     try:
         rt.environment = {**node.environment, "ALLOTMENT_TIMEOUT_MS": "300"}
@@ -260,11 +262,8 @@ def test_an_agent_killed_between_add_and_del_loses_nothing(node, pods, runtime):
     finally:
         node.start()
     kept = {text.split("/")[0] for text in told(first)}
-    for _ in range(200):  # 10 s
-        if set(node.leases()) == kept:
-            break
-        time.sleep(0.05)
-    assert node.leases() == {address: before[address] for address in kept}
+    until(lambda: set(node.leased()) == kept, "the DEL that was kept is not done")
+    assert node.leased() == {address: before[address] for address in kept}
     rt.check("c1", pods[0])
     rt.delete("c1", pods[0])
 
@@ -278,7 +277,7 @@ def test_libcni_deletes_the_attachments_that_are_not_valid(node, pods, runtime, 
     first = rt.add("c1", pods[0])
     rt.add("c2", pods[1])
     rt.gc([("c1", "eth0")])
-    assert set(node.leases()) == {text.split("/")[0] for text in told(first)}
+    assert set(node.leased()) == {text.split("/")[0] for text in told(first)}
     rt.gc([])
 
 
@@ -304,12 +303,12 @@ def test_the_gc_verb_frees_what_the_runtime_forgot(node, pods, runtime):
     rt.forget()
 
     rt.gc([("c1", "eth0")])
-    assert set(node.leases()) == {text.split("/")[0] for text in told(first) + told(third)}
+    assert set(node.leased()) == {text.split("/")[0] for text in told(first) + told(third)}
     rt.gc([("c1", "net1")])
-    assert set(node.leases()) == {text.split("/")[0] for text in told(third)}
+    assert set(node.leased()) == {text.split("/")[0] for text in told(third)}
     other.conflist["plugins"].append(OWN_ENTRY)
     other.gc(None)
-    assert node.leases() == {}
+    assert node.leased() == {}
 
 
 def test_the_result_passes_through_our_own_entry(node, pods, runtime):
@@ -347,4 +346,4 @@ def test_cnitool_adds_checks_and_deletes(node, pods, cnitool, reference_plugins,
     assert in_pod(pods[0]) == told(result)
     tool("check")
     tool("del")
-    assert node.leases() == {}
+    assert node.leased() == {}

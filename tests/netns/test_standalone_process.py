@@ -186,7 +186,7 @@ class Parted:
         self._source = source
         self._run = run
 
-    async def run(self, publish):
+    async def run(self, publish, **_):
         await self._run(publish)
 
     def __getattr__(self, name):
