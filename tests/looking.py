@@ -148,6 +148,7 @@ class World:
             attachments=self.attachments,
             spool=NoSpool(),  # type: ignore[arg-type]
             settings=self.settings,
+            place=str(self.settings.manifests),
             clock=self.clock,
             not_ready=lambda: self.not_ready,
         )

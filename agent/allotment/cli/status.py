@@ -127,9 +127,11 @@ def _source(source: SourceReport) -> str:
     if source.kind == "ledger":
         return "the objects that the ledger keeps, as they were last known"
     state = "doubted" if source.doubted else "in step" if source.synced else "not read yet"
+    if source.out_of_contact is not None:
+        state += f", out of contact for {span(source.out_of_contact)}"
     if source.problems:
         state += f", {_count(len(source.problems), 'problem')}"
-    return f"{source.kind} in {source.place}: {state}"
+    return f"{source.kind} {'at' if source.kind == 'cluster' else 'in'} {source.place}: {state}"
 
 
 def _ledger(report: StatusReport) -> str:

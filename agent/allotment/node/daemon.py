@@ -50,6 +50,8 @@ _UPKEEP = 5.0
 _TAKE_BACK = 10.0
 """Seconds that the end grants to what callers hung up on, to be taken back."""
 _RETRY = 2.0
+_STALE = 120.0
+"""Seconds without contact to the source after which the agent no longer says that it is ready, though it serves."""
 _LATE = "pods that ran before the ledger was lost are looked for in a network that is new here"
 
 
@@ -124,9 +126,13 @@ class Agent:
     @property
     def _out_of_step(self) -> str:
         """Why what the agent serves from may not be what its source says."""
-        if not self._view.synced and not self._view.doubted:
+        view = self._view
+        if not view.synced and not view.doubted:
             return "the source of objects has not been read yet"
-        return self._view.doubted
+        lost = 0.0 if view.lost_contact is None else self._clock.seconds() - view.lost_contact
+        if lost > _STALE and not view.doubted:
+            return f"the source of objects could not be asked for {lost:.0f} s; what was known before is served"
+        return view.doubted
 
     # -- parts ----------------------------------------------------------------------------------------------------
 
@@ -157,6 +163,7 @@ class Agent:
             attachments=attachments,
             spool=spool,
             settings=settings,
+            place=source.place,
             clock=clock,
             not_ready=lambda: self._starting or self._out_of_step,  # it looks at the ledger itself
         )
@@ -175,7 +182,8 @@ class Agent:
         Gauges(book, lambda: self._view, clock).register(self._metrics, started.ledger, server)
         if self._cached is not None:
             self._take(self._cached, book, keeper)
-        part("source", source.run(lambda view: self._take(view, book, keeper)))
+        known = self._cached is not None
+        part("source", source.run(lambda view: self._take(view, book, keeper), known=known))
         part("allocations", keeper.run())
         part("spool", spool.run())
         part("upkeep", self._upkeep(attachments))

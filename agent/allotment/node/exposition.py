@@ -94,8 +94,13 @@ class Gauges:
         metrics.read("blocks", self.blocks)
         metrics.read("drain_leases", self.drains)
         metrics.read("source_problems", lambda: (((), float(len(self._view().problems))),))
+        metrics.read("source_out_of_contact_seconds", lambda: (((), self._out_of_contact()),))
         metrics.read("ledger_state", lambda: [((each,), float(each is ledger.health().state)) for each in LedgerState])
         metrics.read("connections", lambda: ((("cni",), float(server.open_connections)),))
+
+    def _out_of_contact(self) -> float:
+        lost = self._view().lost_contact
+        return 0.0 if lost is None else self._clock.seconds() - lost
 
     def addresses(self) -> Iterator[Sample]:
         """Addresses by network, family and state."""

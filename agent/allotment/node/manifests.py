@@ -64,8 +64,13 @@ class ManifestSource:
         self._again_in: float | None = None
         self._unwatched = ""
 
-    async def run(self, publish: Callable[[View], None]) -> None:
-        """Publish a View at once, and at each change; never returns.
+    @property
+    def place(self) -> str:
+        """The folder."""
+        return str(self._path)
+
+    async def run(self, publish: Callable[[View], None], *, known: bool = False) -> None:
+        """Publish a View at once, and at each change; never returns. What was there before is in the state folder.
 
         Raises:
             ConfigError: the state folder can't be used, or was written by a newer version.

@@ -41,7 +41,6 @@ from allotment.node.reports import (
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
-    from pathlib import Path
 
     from allotment.addressing.book import LeaseBook
     from allotment.addressing.lease import Lease
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from allotment.node.view import View
     from allotment.observe.clock import Clock
 
-__all__ = ["ROOM", "Queries", "source_report"]
+__all__ = ["ROOM", "Queries"]
 
 ROOM = LIMIT - (LIMIT >> 2)
 """Bytes of leases in one answer; the longest lease there can be still fits behind them in a frame."""
@@ -60,7 +59,7 @@ _MOST_FREED = 5000
 
 
 class Queries:
-    """The questions that this agent can be asked."""
+    """The questions that this agent can be asked. `place` is where its source is, for a person."""
 
     def __init__(
         self,
@@ -71,6 +70,7 @@ class Queries:
         attachments: Attachments,
         spool: Spool,
         settings: Settings,
+        place: str,
         clock: Clock,
         not_ready: Callable[[], str],
         in_flight: Callable[[], int] = lambda: 0,
@@ -81,6 +81,7 @@ class Queries:
         self._attachments = attachments
         self._spool = spool
         self._settings = settings
+        self._place = place
         self._clock = clock
         self._not_ready = not_ready
         self._in_flight = in_flight
@@ -108,6 +109,18 @@ class Queries:
 
     # -- looking
 
+    def _source_report(self) -> SourceReport:
+        view = self._view()
+        return SourceReport(
+            kind="cluster" if self._settings.manifests is None else "manifests",
+            place=self._place,
+            synced=view.synced,
+            doubted=view.doubted,
+            out_of_contact=None if view.lost_contact is None else self._clock.seconds() - view.lost_contact,
+            problems=problem_reports(view.problems),
+            warnings=problem_reports(view.warnings),
+        )
+
     async def _status(self, arguments: bytes) -> bytes:
         decode_question(arguments, StatusQuery)
         networks = self._inquiry.networks()
@@ -118,7 +131,7 @@ class Queries:
             version=__version__,
             running=True,
             ledger=self._ledger_report(),
-            source=source_report(self._view(), self._settings.manifests),
+            source=self._source_report(),
             spool=count_kept(self._settings.spool_dir),
             networks=networks,
             started=time_of(wall),
@@ -201,15 +214,3 @@ class Queries:
         if lease.sequence != item.sequence:
             return None, "it has been given to another owner since"
         return lease, ""
-
-
-def source_report(view: View, manifests: Path | None) -> SourceReport:
-    """Where the objects come from and what is wrong there."""
-    return SourceReport(
-        kind="manifests",
-        place=str(manifests) if manifests is not None else "",
-        synced=view.synced,
-        doubted=view.doubted,
-        problems=problem_reports(view.problems),
-        warnings=problem_reports(view.warnings),
-    )

@@ -290,12 +290,16 @@ class ProblemReport(_Answer, frozen=True):
 
 
 class SourceReport(_Answer, frozen=True):
-    """Where the objects come from. `doubted` says why its emptiness is not believed."""
+    """Where the objects come from. `doubted` says why its emptiness is not believed.
 
-    kind: str  # manifests | ledger
+    `out_of_contact` is for how many seconds it could not be asked; None while it can.
+    """
+
+    kind: str  # manifests | cluster | ledger
     place: str
     synced: bool
     doubted: str = ""
+    out_of_contact: float | None = None
     problems: tuple[ProblemReport, ...] = ()
     warnings: tuple[ProblemReport, ...] = ()
 

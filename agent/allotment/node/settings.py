@@ -81,6 +81,12 @@ class Settings:
     manifests: Path | None = _setting(
         kinds.OPTIONAL_FOLDER, None, "serve the objects in this folder, without a cluster (standalone)"
     )
+    kubeconfig: Path | None = _setting(
+        kinds.OPTIONAL_FILE,
+        None,
+        "serve the objects of the API server that this file names; without it and without a folder, of the cluster "
+        "that the agent runs in",
+    )
     node: str = _setting_of_host(kinds.NODE_NAME, _host_name, "the host's name", "this node's name")
     state_dir: Path = _setting(
         kinds.FOLDER,

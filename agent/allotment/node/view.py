@@ -63,8 +63,16 @@ class View:
 class Source(Protocol):
     """Where Views come from, and where the agent's own words about its Allocations go."""
 
-    async def run(self, publish: Callable[[View], None]) -> None:
-        """Publish a whole new View at each change; never returns."""
+    @property
+    def place(self) -> str:
+        """Where that is, for a person: the folder, or the API server's URL."""
+        ...
+
+    async def run(self, publish: Callable[[View], None], *, known: bool = False) -> None:
+        """Publish a whole new View at each change; never returns.
+
+        `known` says that this node has a View from before, in which there were objects.
+        """
         ...
 
     async def record(

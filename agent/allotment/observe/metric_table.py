@@ -118,6 +118,12 @@ METRICS: Final[tuple[Metric, ...]] = (
         "Kept DELs replayed, by what became of them.",
         {"outcome": ("released", "nothing", "unreadable")},
     ),
+    Metric(
+        "source_out_of_contact_seconds",
+        Kind.GAUGE,
+        "For how long the source could not be asked (0 while it can); what was known before goes on being served.",
+        {},
+    ),
     Metric("source_problems", Kind.GAUGE, "Objects or files that can't be used; `allotment status` names them.", {}),
     Metric(
         "log_lines_dropped_total",

@@ -32,7 +32,12 @@ class MemorySource:
         self.more: dict[str, Any] = {}
         self._publish: Callable[[View], None] = lambda _: None
 
-    async def run(self, publish: Callable[[View], None]) -> None:
+    @property
+    def place(self) -> str:
+        """Nowhere but in memory."""
+        return "memory"
+
+    async def run(self, publish: Callable[[View], None], *, known: bool = False) -> None:
         """Publish what there is, and from then on whatever `publish` is called for."""
         self._publish = publish
         self.publish()

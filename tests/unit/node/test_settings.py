@@ -41,6 +41,7 @@ def test_a_flag_goes_before_the_environment_before_the_file_before_the_default(t
 WRITTEN = {
     "config": None,
     "manifests": ("/m", '"/m"', Path("/m")),
+    "kubeconfig": ("/k", '"/k"', Path("/k")),
     "node": ("node-7.example", '"node-7.example"', "node-7.example"),
     "state_dir": ("/s", '"/s"', Path("/s")),
     "socket": ("/s.sock", '"/s.sock"', Path("/s.sock")),
