@@ -7,8 +7,8 @@ import msgspec
 
 from allotment.addressing.address import Prefix, parse_prefix
 from allotment.addressing.plan import Layer
-from allotment.api.meta import API_VERSION, Condition, ObjectMeta, Record, limits
-from allotment.api.network import CIDR
+from allotment.api.meta import API_VERSION, UID, Conditions, Decimal, Name, ObjectMeta, Record, limits
+from allotment.api.network import CIDR, IP, NetworkID
 
 __all__ = [
     "Allocation",
@@ -20,8 +20,9 @@ __all__ = [
     "WantBlocks",
 ]
 
-Name = Annotated[str, limits(minLength=1, maxLength=253)]
 Items = limits(maxItems=256)
+KeyedItems = limits(maxItems=256, key="cidr")
+Count = Annotated[int, limits(minimum=0, maximum=(1 << 31) - 1)]
 
 
 class Block(Record, frozen=True):
@@ -46,50 +47,50 @@ class AllocationSpec(Record, frozen=True):
     network: Name
     node: Name
     type: Layer
-    network_uid: str = ""
-    node_uid: str = ""
-    network_id: int | None = None
+    network_uid: UID = ""
+    node_uid: UID = ""
+    network_id: NetworkID | None = None
     closed: bool = False
-    blocks: Annotated[tuple[Block, ...], Items] = ()
-    cede: Annotated[tuple[CIDR, ...], Items] = ()
+    blocks: Annotated[tuple[Block, ...], KeyedItems] = ()
+    cede: Annotated[tuple[IP, ...], Items] = ()
 
 
 class BlockUse(Record, frozen=True):
     """How much of a block is used; decimal text, because a /64 passes 2^63."""
 
     cidr: CIDR
-    capacity: str = "0"
-    in_use: str = "0"
-    reserved: str = "0"
-    cooling: str = "0"
-    available: str = "0"
+    capacity: Decimal = "0"
+    in_use: Decimal = "0"
+    reserved: Decimal = "0"
+    cooling: Decimal = "0"
+    available: Decimal = "0"
 
 
 class WantBlocks(Record, frozen=True):
     """How many blocks the agent wants of each family, all in all."""
 
-    v4: int = 0
-    v6: int = 0
+    v4: Count = 0
+    v6: Count = 0
 
 
 class TunnelStatus(Record, frozen=True):
     """The node's end of a VXLAN network: underlay addresses, and the MAC and addresses of its tunnel device."""
 
-    underlay: tuple[str, ...] = ()
-    mac: str = ""
-    addresses: tuple[str, ...] = ()
+    underlay: Annotated[tuple[IP, ...], limits(maxItems=16)] = ()
+    mac: Annotated[str, limits(maxLength=17)] = ""
+    addresses: Annotated[tuple[IP, ...], limits(maxItems=16)] = ()
 
 
 class AllocationStatus(Record, frozen=True):
     """What the agent says of it. `ledger_id` tells one ledger of a node from another."""
 
-    ledger_id: str = ""
-    blocks: Annotated[tuple[BlockUse, ...], Items] = ()
+    ledger_id: UID = ""
+    blocks: Annotated[tuple[BlockUse, ...], KeyedItems] = ()
     want_blocks: WantBlocks | None = None
     relinquished: Annotated[tuple[CIDR, ...], Items] = ()
-    ceded: Annotated[tuple[CIDR, ...], Items] = ()
+    ceded: Annotated[tuple[IP, ...], Items] = ()
     tunnel: TunnelStatus | None = None
-    conditions: tuple[Condition, ...] = ()
+    conditions: Conditions = ()
 
 
 class Allocation(Record, frozen=True):

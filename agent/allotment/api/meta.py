@@ -17,15 +17,20 @@ import msgspec
 __all__ = [
     "ADDRESSES_FINALIZER",
     "ALLOCATIONS_FINALIZER",
+    "ALLOW_BINDING_ANNOTATION",
     "ANNOUNCED_FINALIZER",
     "API_VERSION",
     "GROUP",
     "GUARD_FINALIZER",
     "HELD_FINALIZER",
     "NODE_FINALIZER",
+    "UID",
     "VERSION",
     "Condition",
+    "Conditions",
+    "Decimal",
     "Labels",
+    "Name",
     "ObjectMeta",
     "OwnerReference",
     "Record",
@@ -50,6 +55,9 @@ HELD_FINALIZER = f"{GROUP}/held"
 ANNOUNCED_FINALIZER = f"{GROUP}/announced"
 """On an Advertisement: a node still holds one of its addresses."""
 
+ALLOW_BINDING_ANNOTATION = f"{GROUP}/allow-binding"
+"""On an Index, IPAddress or IPPrefix with the value "true": a Claim of the name in `claimRef` may take it over."""
+
 _CAPITALS = {"id": "ID", "uid": "UID", "cidr": "CIDR", "cidrs": "CIDRs"}
 
 
@@ -60,7 +68,12 @@ def wire_name(name: str) -> str:
 
 
 def limits(**words: object) -> msgspec.Meta:
-    """What one field may hold, in OpenAPI's words; stands in the field's type, inside `Annotated`."""
+    """What one field may hold, in OpenAPI's words; stands in the field's type, inside `Annotated`.
+
+    Three words are ours: `unique=True` (no entry of the list twice), `key="cidr"` (a list of which each entry is
+    known by that field) and `defaulted=True` (the API server fills in the field's default; without the word a
+    missing field stays missing).
+    """
     return msgspec.Meta(extra_json_schema=words)
 
 
@@ -68,7 +81,12 @@ class Record(msgspec.Struct, frozen=True, rename=wire_name, omit_defaults=True):
     """The base of everything in this package that has a form in JSON: immutable, compared by value."""
 
 
-Labels = dict[str, str]
+Name = Annotated[str, limits(minLength=1, maxLength=253)]
+"""The name of an object."""
+UID = Annotated[str, limits(maxLength=63)]
+Decimal = Annotated[str, limits(maxLength=40)]
+"""A count as decimal text, because those of an IPv6 network pass 2^63."""
+Labels = dict[str, Annotated[str, limits(maxLength=63)]]
 
 
 class OwnerReference(Record, frozen=True):
@@ -94,7 +112,7 @@ class ObjectMeta(Record, frozen=True):
     deletion_timestamp: str = ""
     finalizers: tuple[str, ...] = ()
     labels: Labels = msgspec.field(default_factory=dict)
-    annotations: Labels = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
     owner_references: tuple[OwnerReference, ...] = ()
 
     @property
@@ -106,9 +124,12 @@ class ObjectMeta(Record, frozen=True):
 class Condition(Record, frozen=True):
     """metav1.Condition: one thing that is so, or not, since when and why."""
 
-    type: str
+    type: Annotated[str, limits(minLength=1, maxLength=316)]
     status: Literal["True", "False", "Unknown"]
-    reason: str = ""
-    message: str = ""
-    last_transition_time: str = ""
-    observed_generation: int = 0
+    reason: Annotated[str, limits(maxLength=1024)] = ""
+    message: Annotated[str, limits(maxLength=32768)] = ""
+    last_transition_time: Annotated[str, limits(maxLength=64, format="date-time")] = ""
+    observed_generation: Annotated[int, limits(minimum=0)] = 0
+
+
+Conditions = Annotated[tuple[Condition, ...], limits(maxItems=32, key="type")]

@@ -13,13 +13,18 @@ import re
 from allotment.addressing.address import Address, Family, Prefix
 
 __all__ = [
+    "LABEL",
     "NAME_LIMIT",
     "NETWORK_NAME_LIMIT",
+    "POOL_NAME_LIMIT",
     "address_name",
     "allocation_name",
+    "claim_name",
     "index_name",
     "is_label",
+    "is_pool_name",
     "is_subdomain",
+    "pool_name",
     "prefix_name",
 ]
 
@@ -28,8 +33,17 @@ NAME_LIMIT = 253
 NETWORK_NAME_LIMIT = 50
 """Longest name of a network, a class, or a pool that a person names."""
 
-_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+POOL_NAME_LIMIT = len("net..v4") + NETWORK_NAME_LIMIT
+"""Longest name of a pool: that of the controller's own behind a network of the longest name."""
+
+LABEL = "[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
+"""A DNS label (RFC 1123) as a regular expression, without its limit of length."""
+
+_LABEL = re.compile(LABEL)
+_NETWORK_POOL = re.compile(rf"net\.({LABEL})\.v[46]")
 _DIGEST = 40
+_CLAIM_POD = 200
+_CLAIM_DIGEST = 16
 
 
 def is_label(text: str, limit: int = 63) -> bool:
@@ -48,6 +62,27 @@ def allocation_name(network: str, node: str) -> str:
     if len(name) <= NAME_LIMIT:
         return name
     return f"{network}.{hashlib.sha256(node.encode()).hexdigest()[:_DIGEST]}"
+
+
+def pool_name(network: str, family: Family) -> str:
+    """Name of the controller's own pool behind a network: `net.blue.v4`."""
+    return f"net.{network}.v{family.value}"
+
+
+def is_pool_name(text: str) -> bool:
+    """Whether `text` may name a pool: as a person names one (a label), or as `pool_name` does."""
+    own = _NETWORK_POOL.fullmatch(text)
+    return is_label(own[1] if own else text, NETWORK_NAME_LIMIT)
+
+
+def claim_name(pod: str, pool: str, container_id: str, interface: str) -> str:
+    """Name of a pod's Claim: the pod's name, cut to 200 characters, a dot and 16 digits of the attachment's hash.
+
+    The hash tells one sandbox and interface of a pod from another, and, by the pool, the two families of a
+    dual-stack network; a retry of the same ADD finds its Claim again.
+    """
+    digest = hashlib.sha256("\0".join((pool, container_id, interface)).encode()).hexdigest()[:_CLAIM_DIGEST]
+    return f"{pod[:_CLAIM_POD].rstrip('-.')}.{digest}"
 
 
 def index_name(pool: str, value: int) -> str:

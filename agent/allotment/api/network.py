@@ -8,13 +8,16 @@ import msgspec
 from allotment.addressing.address import Address, Prefix, parse_address, parse_prefix
 from allotment.addressing.intervals import IntervalSet, parse_range
 from allotment.addressing.plan import Layer
-from allotment.api.meta import API_VERSION, Condition, Labels, ObjectMeta, Record, limits
+from allotment.api.meta import API_VERSION, Conditions, Decimal, Labels, Name, ObjectMeta, Record, limits
 
 __all__ = [
     "CIDR",
     "COOLDOWN_LIMIT",
+    "IP",
+    "AllowedUses",
     "LabelSelector",
     "Network",
+    "NetworkID",
     "NetworkSpec",
     "NetworkStatus",
     "Requirement",
@@ -24,11 +27,16 @@ __all__ = [
 
 CIDR = Annotated[str, limits(maxLength=43)]
 """A prefix as text; 43 characters are the longest IPv6 address with its length."""
-IP = Annotated[str, limits(maxLength=39)]
+IP = Annotated[str, limits(maxLength=43)]
+"""An address as text; it has room for a length, so that a prefix by mistake is told as what it is."""
+NetworkID = Annotated[int, limits(minimum=1, maximum=(1 << 24) - 1)]
+"""A VNI or VLAN."""
 COOLDOWN_LIMIT = 1200
 """Longest cooldown, in seconds."""
 
 Use = Literal["Pod", "Tunnel", "LoadBalancer", "Claim"]
+AllowedUses = Annotated[tuple[Use, ...] | None, limits(minItems=1, maxItems=4, unique=True)]
+"""What addresses may be taken for; missing means anything."""
 
 
 class Subnet(Record, frozen=True):
@@ -74,7 +82,7 @@ class Requirement(Record, frozen=True):
 class LabelSelector(Record, frozen=True):
     """metav1.LabelSelector; an empty one selects everything."""
 
-    match_labels: Labels = msgspec.field(default_factory=dict)
+    match_labels: Annotated[Labels, limits(maxProperties=64)] = msgspec.field(default_factory=dict)
     match_expressions: Annotated[tuple[Requirement, ...], limits(maxItems=64)] = ()
 
 
@@ -87,16 +95,16 @@ class NetworkSpec(Record, frozen=True):
     """
 
     type: Layer
-    subnets: Annotated[tuple[Subnet, ...], limits(minItems=1, maxItems=64)]
+    subnets: Annotated[tuple[Subnet, ...], limits(minItems=1, maxItems=64, key="cidr")]
     node_selector: LabelSelector | None = None
-    network_id: Annotated[int | None, limits(minimum=1, maximum=(1 << 24) - 1)] = None
-    network_id_pool: Annotated[str | None, limits(minLength=1, maxLength=253)] = None
+    network_id: NetworkID | None = None
+    network_id_pool: Name | None = None
     transport: Literal["None", "Direct", "VXLAN"] | None = None
     mtu: Annotated[int | None, limits(minimum=68, maximum=65535)] = None
     cooldown_seconds: Annotated[int | None, limits(minimum=0, maximum=COOLDOWN_LIMIT)] = None
     max_blocks_per_node: Annotated[int | None, limits(minimum=0, maximum=(1 << 31) - 1)] = None
     auto_allocate_blocks: bool | None = None
-    allowed_uses: Annotated[tuple[Use, ...] | None, limits(minItems=1, maxItems=4)] = None
+    allowed_uses: AllowedUses = None
     node_pod_cidrs: Literal["Ignore", "Adopt", "Publish"] = "Ignore"
 
 
@@ -107,14 +115,14 @@ class NetworkStatus(Record, frozen=True):
     """
 
     phase: Literal["", "Pending", "Ready", "Draining"] = ""
-    network_id: int | None = None
-    capacity: str = ""
-    in_use: str = ""
-    reserved: str = ""
-    cooling: str = ""
-    available: str = ""
-    subnets_in_use: tuple[CIDR, ...] = ()
-    conditions: tuple[Condition, ...] = ()
+    network_id: NetworkID | None = None
+    capacity: Decimal = ""
+    in_use: Decimal = ""
+    reserved: Decimal = ""
+    cooling: Decimal = ""
+    available: Decimal = ""
+    subnets_in_use: Annotated[tuple[CIDR, ...], limits(maxItems=256)] = ()
+    conditions: Conditions = ()
 
 
 class Network(Record, frozen=True):

@@ -1,0 +1,168 @@
+"""Index, IPAddress, IPPrefix: one value of a pool and who holds it, as a PersistentVolume is to its claim.
+
+The object's name is made from pool and value (`allotment.api.names`), so that the API server's uniqueness of names
+settles who gets a value. The objects have no owner references: they end only by release.
+"""
+
+# No postponed annotations here: msgspec reads the types when a class is made.
+from typing import Annotated, Literal
+
+import msgspec
+
+from allotment.addressing.address import Address, Prefix, parse_address, parse_prefix
+from allotment.api.claim import PoolRef
+from allotment.api.meta import ALLOW_BINDING_ANNOTATION, API_VERSION, UID, Conditions, Name, ObjectMeta, Record, limits
+from allotment.api.network import CIDR, IP
+
+__all__ = [
+    "ClaimRef",
+    "IPAddress",
+    "IPAddressSpec",
+    "IPAddressStatus",
+    "IPPrefix",
+    "IPPrefixSpec",
+    "Index",
+    "IndexSpec",
+    "Numbered",
+    "NumberedSpec",
+    "NumberedStatus",
+]
+
+_DEFAULT_NAMESPACE = "default"
+
+
+class ClaimRef(Record, frozen=True):
+    """Who holds a value. Without `uid` it only names who may bind to it (see the `allow-binding` annotation)."""
+
+    name: Name
+    kind: Annotated[Literal["Claim", "Allocation", "Network", "Service"], limits(defaulted=True)] = "Claim"
+    namespace: Annotated[str, limits(maxLength=63)] = ""
+    uid: UID = ""
+
+    @property
+    def home(self) -> str:
+        """The holder's namespace: `default` where none is given, empty for a kind that has none."""
+        if self.kind in {"Claim", "Service"}:
+            return self.namespace or _DEFAULT_NAMESPACE
+        return ""
+
+
+class NumberedSpec(Record, frozen=True, kw_only=True):
+    """What all allocation objects have.
+
+    `claim_ref` is missing where nobody holds the value: it is kept back, or provided ahead of its Claim.
+    `network_uid` is the UID of the Network that the value was handed out for, where there is one.
+    """
+
+    pool_ref: PoolRef
+    claim_ref: ClaimRef | None = None
+    network_uid: UID = ""
+
+
+class NumberedStatus(Record, frozen=True):
+    """Condition `Valid` says whether the value lies in its pool."""
+
+    conditions: Conditions = ()
+
+
+class IndexSpec(NumberedSpec, frozen=True, kw_only=True):
+    """One number."""
+
+    index: Annotated[int, limits(minimum=0)]
+
+
+class IPAddressSpec(NumberedSpec, frozen=True, kw_only=True):
+    """One address. `handle` is the holder as text, for people; `sharers` are further Services on the same VIP."""
+
+    address: IP
+    handle: Annotated[str, limits(maxLength=512)] = ""
+    sharers: Annotated[tuple[ClaimRef, ...], limits(maxItems=64)] = ()
+
+    @property
+    def parsed(self) -> Address:
+        """`address`, parsed. Raises ConfigError where the object was not validated."""
+        return parse_address(self.address)
+
+
+class IPAddressStatus(NumberedStatus, frozen=True):
+    """`holder` is the node that announces a VIP in ARP mode; it changes by compare-and-swap alone."""
+
+    holder: Annotated[str, limits(maxLength=253)] = ""
+
+
+class IPPrefixSpec(NumberedSpec, frozen=True, kw_only=True):
+    """One prefix."""
+
+    prefix: CIDR
+
+    @property
+    def parsed(self) -> Prefix:
+        """`prefix`, parsed. Raises ConfigError where the object was not validated."""
+        return parse_prefix(self.prefix)
+
+
+class Index(Record, frozen=True):
+    """One number of an IndexPool that is held, or kept back."""
+
+    metadata: ObjectMeta
+    spec: IndexSpec
+    status: NumberedStatus = NumberedStatus()
+    api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
+    kind: str = msgspec.field(default_factory=lambda: "Index")
+
+    @property
+    def name(self) -> str:
+        """`metadata.name`."""
+        return self.metadata.name
+
+    @property
+    def allows_binding(self) -> bool:
+        """Whether a Claim of the name in `claim_ref` may take the value over."""
+        return _allows_binding(self.metadata)
+
+
+class IPAddress(Record, frozen=True):
+    """One address of an IPAddressPool that is held, or kept back: a pod's, a VIP, a router ID."""
+
+    metadata: ObjectMeta
+    spec: IPAddressSpec
+    status: IPAddressStatus = IPAddressStatus()
+    api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
+    kind: str = msgspec.field(default_factory=lambda: "IPAddress")
+
+    @property
+    def name(self) -> str:
+        """`metadata.name`."""
+        return self.metadata.name
+
+    @property
+    def allows_binding(self) -> bool:
+        """Whether a Claim of the name in `claim_ref` may take the value over."""
+        return _allows_binding(self.metadata)
+
+
+class IPPrefix(Record, frozen=True):
+    """One prefix of an IPPrefixPool that is held, or kept back: a node's block, a subnet."""
+
+    metadata: ObjectMeta
+    spec: IPPrefixSpec
+    status: NumberedStatus = NumberedStatus()
+    api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
+    kind: str = msgspec.field(default_factory=lambda: "IPPrefix")
+
+    @property
+    def name(self) -> str:
+        """`metadata.name`."""
+        return self.metadata.name
+
+    @property
+    def allows_binding(self) -> bool:
+        """Whether a Claim of the name in `claim_ref` may take the value over."""
+        return _allows_binding(self.metadata)
+
+
+Numbered = Index | IPAddress | IPPrefix
+
+
+def _allows_binding(metadata: ObjectMeta) -> bool:
+    return metadata.annotations.get(ALLOW_BINDING_ANNOTATION) == "true"
