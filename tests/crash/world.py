@@ -16,7 +16,7 @@ from allotment.cni.client import AsyncClient
 from allotment.cni.exchange import SPOOL, Reply
 from allotment.cni.frames import encode_call
 from allotment.ledger import LedgerReader
-from allotment.ledger.history import HistoryQuery
+from allotment.ledger.history import RowsQuery
 from crash.told import Told
 from faults.injection import Faults
 
@@ -94,7 +94,7 @@ class World:
             assert reader.problems() == []
             leases = reader.content().book.leases
             self.told.judge(leases, settle=False, drained=drained)
-            self.told.history(reader.history(HistoryQuery(limit=WHOLE_HISTORY)), leases)
+            self.told.history(reader.history(RowsQuery(limit=WHOLE_HISTORY)), leases)
         return leases
 
     async def look(self):

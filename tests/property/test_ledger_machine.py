@@ -18,7 +18,7 @@ from allotment.addressing.address import parse_prefix
 from allotment.addressing.book import BookState
 from allotment.addressing.errors import InternalError
 from allotment.addressing.lease import Cause, Forgotten, Granted, Lease, Moment, Owner, Released, Rest, Rested
-from allotment.ledger import Ledger, LedgerState
+from allotment.ledger import Ledger, LedgerState, RowsQuery
 from unit.ledger.examples import copy_as_killed, until
 
 BLOCKS = (parse_prefix("10.4.1.0/29"), parse_prefix("fd00:4::/125"))
@@ -220,7 +220,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def check(self):
         """The history tells of every ended lease, newest first."""
-        rows = self.run(lambda: self.ledger.history(limit=10_000))
+        rows = self.run(lambda: self.ledger.history(RowsQuery(limit=10_000)))
         assert [row.sequence for row in rows] == self.past[::-1]
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from allotment.addressing.address import Address
 
-__all__ = ["HistoryQuery", "HistoryRow", "read_history"]
+__all__ = ["HistoryRow", "RowsQuery", "read_history"]
 
 _COLUMNS: Final = (
     "network, address, container_id, interface, pod_namespace, pod_name, pod_uid, conf_name, kind, sequence, began, "
@@ -36,8 +36,8 @@ class HistoryRow:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryQuery:
-    """What is asked for; all that is given must hold. `at` is a Unix time within the lease; `limit` is rows."""
+class RowsQuery:
+    """Which ended leases; all that is given must hold. `at` is a Unix time within the lease; `limit` is rows."""
 
     network: str | None = None
     address: Address | None = None
@@ -48,7 +48,7 @@ class HistoryQuery:
     limit: int = 100
 
 
-def read_history(connection: sqlite3.Connection, query: HistoryQuery) -> list[HistoryRow]:
+def read_history(connection: sqlite3.Connection, query: RowsQuery) -> list[HistoryRow]:
     """The rows that fit, newest end first.
 
     Raises:

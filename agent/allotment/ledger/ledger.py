@@ -17,7 +17,7 @@ from allotment.ledger.database import Database
 from allotment.ledger.failures import Trouble, describe, free_bytes, is_full, trouble_of
 from allotment.ledger.files import LedgerFiles, finish_replacement
 from allotment.ledger.health import LedgerHealth, LedgerObserver, LedgerState, SilentObserver
-from allotment.ledger.history import HistoryQuery, HistoryRow, read_history
+from allotment.ledger.history import HistoryRow, RowsQuery, read_history
 from allotment.ledger.replacement import create
 from allotment.ledger.rows import RowError
 from allotment.ledger.state import Content, new_ledger_id
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from allotment.addressing.address import Address
     from allotment.addressing.errors import AllotmentError
     from allotment.addressing.lease import Change
 
@@ -187,23 +186,12 @@ class Ledger:
 
     # -- looking --------------------------------------------------------------------------------------------------
 
-    async def history(
-        self,
-        *,
-        network: str | None = None,
-        address: Address | None = None,
-        workload: str | None = None,
-        pod_uid: str | None = None,
-        container_id: str | None = None,
-        at: float | None = None,
-        limit: int = 100,
-    ) -> list[HistoryRow]:
-        """Ended leases that fit all that is given, newest end first. `at` is a Unix time within the lease.
+    async def history(self, query: RowsQuery) -> list[HistoryRow]:
+        """Ended leases that fit, newest end first.
 
         Raises:
             LedgerUnavailable: the file can't be read now.
         """
-        query = HistoryQuery(network, address, workload, pod_uid, container_id, at, limit)
         if self._writer.state is LedgerState.FAILED:
             raise LedgerUnavailable(self._writer.reason)
         database = self._writer.database
@@ -281,7 +269,7 @@ class Ledger:
             elif isinstance(write, DeleteObject):
                 self._objects.pop((write.kind, write.name), None)
 
-    def _read_history(self, query: HistoryQuery) -> list[HistoryRow]:
+    def _read_history(self, query: RowsQuery) -> list[HistoryRow]:
         with contextlib.closing(connect(self._files.database, read_only=True)) as connection:
             return read_history(connection, query)
 

@@ -20,7 +20,7 @@ from allotment.addressing.errors import LedgerDamaged, LedgerTooNew, LedgerUnava
 from allotment.ledger.connection import connect
 from allotment.ledger.failures import describe
 from allotment.ledger.files import LedgerFiles
-from allotment.ledger.history import HistoryQuery, HistoryRow, read_history
+from allotment.ledger.history import HistoryRow, RowsQuery, read_history
 from allotment.ledger.integrity import check_length, check_mark, problems
 from allotment.ledger.rows import RowError
 from allotment.ledger.schema import VERSION, version_of
@@ -89,7 +89,7 @@ class LedgerReader:
         except (sqlite3.Error, RowError) as error:
             raise LedgerDamaged(f"the ledger is damaged: {describe(error)}") from error
 
-    def history(self, query: HistoryQuery) -> list[HistoryRow]:
+    def history(self, query: RowsQuery) -> list[HistoryRow]:
         """Ended leases that fit, newest end first.
 
         Raises:

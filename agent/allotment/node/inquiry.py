@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from allotment.addressing.address import Family, parse_address
@@ -15,6 +16,7 @@ from allotment.addressing.errors import AllotmentError, ConfigError
 from allotment.addressing.lease import Moment
 from allotment.addressing.state import StateKind
 from allotment.addressing.utilization import Utilization, of_block, of_network
+from allotment.ledger.history import RowsQuery
 from allotment.node.describe import (
     SHORTEST_PREFIX,
     current_entry,
@@ -65,17 +67,8 @@ _SCANNED = 20_000
 class PastLeases(Protocol):
     """Where leases that ended are looked up: the ledger, open or only read. The newest first."""
 
-    async def history(
-        self,
-        *,
-        network: str | None = None,
-        address: Address | None = None,
-        workload: str | None = None,
-        container_id: str | None = None,
-        at: float | None = None,
-        limit: int = 50,
-    ) -> Sequence[HistoryRow]:
-        """The rows that fit all that is given."""
+    async def history(self, query: RowsQuery) -> Sequence[HistoryRow]:
+        """The rows that fit."""
         ...
 
 
@@ -245,31 +238,22 @@ class Inquiry:
 
     async def _ended(self, wanted: Wanted, limit: int, at: float | None = None) -> tuple[tuple[HistoryEntry, ...], str]:
         """Leases that ended, newest first; or why that can't be read now, which spoils no other answer."""
-        try:
-            rows = await self._past.history(
-                network=wanted.network or None,
-                address=wanted.address,
-                workload=wanted.workload,
-                container_id=wanted.container or None,
-                at=at,
-                limit=limit,
-            )
-            if wanted.container and not rows:
-                rows = await self._by_first_characters(wanted, limit, at)
-        except AllotmentError as error:
-            return (), error.message
-        return tuple(map(past_entry, rows)), ""
-
-    async def _by_first_characters(self, wanted: Wanted, limit: int, at: float | None) -> Sequence[HistoryRow]:
-        """The same for a container named by its first characters, among the latest rows."""
-        rows = await self._past.history(
+        query = RowsQuery(
             network=wanted.network or None,
             address=wanted.address,
             workload=wanted.workload,
+            container_id=wanted.container or None,
             at=at,
-            limit=_SCANNED,
+            limit=limit,
         )
-        return [row for row in rows if means_container(wanted.container, row.owner.container_id)][:limit]
+        try:
+            rows = await self._past.history(query)
+            if wanted.container and not rows:  # named by its first characters, then, among the latest rows
+                near = await self._past.history(replace(query, container_id=None, limit=_SCANNED))
+                rows = [row for row in near if means_container(wanted.container, row.owner.container_id)][:limit]
+        except AllotmentError as error:
+            return (), error.message
+        return tuple(map(past_entry, rows)), ""
 
     async def _of_address(self, address: Address) -> AsyncIterator[AddressFacts]:
         """The address in each network that knows it; in none, it is foreign."""

@@ -12,7 +12,6 @@ from allotment import __version__
 from allotment.addressing.book import LeaseBook
 from allotment.addressing.errors import LedgerUnavailable
 from allotment.addressing.lease import Moment
-from allotment.ledger.history import HistoryQuery as RowsQuery
 from allotment.ledger.reader import LedgerReader
 from allotment.node.inquiry import Inquiry
 from allotment.node.kept import count_kept
@@ -25,8 +24,7 @@ from allotment.node.view_cache import ViewCache
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from allotment.addressing.address import Address
-    from allotment.ledger.history import HistoryRow
+    from allotment.ledger.history import HistoryRow, RowsQuery
     from allotment.node.settings import Settings
     from allotment.observe.clock import Clock
 
@@ -65,22 +63,9 @@ class Offline:
         """Give the ledger back."""
         self._reader.close()
 
-    async def history(
-        self,
-        *,
-        network: str | None = None,
-        address: Address | None = None,
-        workload: str | None = None,
-        container_id: str | None = None,
-        at: float | None = None,
-        limit: int = 50,
-    ) -> Sequence[HistoryRow]:
+    async def history(self, query: RowsQuery) -> Sequence[HistoryRow]:
         """Ended leases, as `Ledger.history` gives them."""
-        return self._reader.history(
-            RowsQuery(
-                network=network, address=address, workload=workload, container_id=container_id, at=at, limit=limit
-            )
-        )
+        return self._reader.history(query)
 
     def problems(self) -> list[str]:
         """All that a thorough look finds wrong with the file; empty when it says what was written."""

@@ -8,7 +8,7 @@ import pytest
 
 from allotment.addressing.book import BookState
 from allotment.addressing.errors import LedgerUnavailable
-from allotment.ledger import Ledger, LedgerState
+from allotment.ledger import Ledger, LedgerState, RowsQuery
 from allotment.ledger.ballast import Ballast
 from unit.ledger.examples import BOOT, granted, lease, opened, released, state_of, until
 
@@ -70,7 +70,7 @@ async def test_grants_stop_and_releases_go_on(small_disk):
             await ledger.commit(granted(numbered(9000)))
         with pytest.raises(LedgerUnavailable, match="is full"):
             await ledger.put_object("Network", "blue", b"x")
-        assert len(await ledger.history(limit=1000)) == 50
+        assert len(await ledger.history(RowsQuery(limit=1000))) == 50
         (small_disk / "filler").unlink()
         await ledger.commit(granted(numbered(9001)))  # no waiting: the next request finds the room
         assert ledger.health().state is LedgerState.OPEN

@@ -10,7 +10,7 @@ from allotment.addressing.address import parse_address
 from allotment.addressing.book import BookState
 from allotment.addressing.errors import InternalError, LedgerUnavailable
 from allotment.addressing.lease import Cause, Forgotten, Granted, Rested
-from allotment.ledger import Ledger, LedgerState
+from allotment.ledger import Ledger, LedgerState, RowsQuery
 from unit.ledger.examples import (
     BOOT,
     V4,
@@ -80,7 +80,7 @@ async def test_a_release_names_the_lease_it_means(tmp_path):
             await ledger.commit(released(lease(1, sequence=4)))
         with pytest.raises(InternalError):
             await ledger.commit(released(lease(2)))
-        assert await ledger.history() == []
+        assert await ledger.history(RowsQuery()) == []
     assert [each.sequence for each in state_of(tmp_path).leases] == [5]
 
 
@@ -134,7 +134,7 @@ async def test_the_sequence_never_goes_back(tmp_path):
             await ledger.commit(granted(lease(number)))
         for number in range(39, 0, -1):
             await ledger.commit(released(lease(number)))
-        assert len(await ledger.history()) <= 1
+        assert len(await ledger.history(RowsQuery())) <= 1
     assert state_of(tmp_path).sequence == 39
 
 
@@ -309,13 +309,13 @@ async def history_of(ledger):
 async def test_history_answers(tmp_path, question, answer):
     async with opened(tmp_path) as ledger:
         await history_of(ledger)
-        assert [row.sequence for row in await ledger.history(**question)] == answer
+        assert [row.sequence for row in await ledger.history(RowsQuery(**question))] == answer
 
 
 async def test_a_history_row_says_all(tmp_path):
     async with opened(tmp_path) as ledger:
         await history_of(ledger)
-        [row] = await ledger.history(workload="default.b")
+        [row] = await ledger.history(RowsQuery(workload="default.b"))
     assert (row.owner, row.address) == (lease(7, pod="b").owner, lease(7).address)
     assert (row.began, row.ended, row.cause, row.detail) == (1500.0, 2000.0, Cause.GC, "call 2")
 
@@ -328,7 +328,7 @@ async def test_history_is_bounded_and_trimmed_little_by_little(tmp_path):
                 ledger.submit(granted(each))
                 ledger.submit(released(each))
         await ledger.commit([Forgotten("blue", V4)])
-        rows = await ledger.history(limit=10_000)
+        rows = await ledger.history(RowsQuery(limit=10_000))
     assert 1000 <= len(rows) <= 1200
     assert rows[0].sequence == 1100
     async with opened(tmp_path, history_rows=300) as ledger:
@@ -336,7 +336,7 @@ async def test_history_is_bounded_and_trimmed_little_by_little(tmp_path):
         for number in range(2000, 2005):
             for changes in (granted(lease(1, sequence=number)), released(lease(1, sequence=number))):
                 await ledger.commit(changes)
-                now = len(await ledger.history(limit=10_000))
+                now = len(await ledger.history(RowsQuery(limit=10_000)))
                 assert before - now <= 200
                 before = now
         assert 300 <= before <= 500

@@ -10,16 +10,16 @@ import pytest
 
 from allotment.addressing.book import BookState
 from allotment.addressing.errors import LedgerDamaged, LedgerUnavailable
-from allotment.ledger import HistoryQuery, LedgerReader
+from allotment.ledger import LedgerReader, RowsQuery
 from unit.ledger.examples import BOOT, copy_as_killed, granted, lease, opened, released, rest_of
 
 LOOK = """
 import sys
 from pathlib import Path
-from allotment.ledger import HistoryQuery, LedgerReader
+from allotment.ledger import LedgerReader, RowsQuery
 with LedgerReader(Path(sys.argv[1])) as reader:
     content = reader.content()
-    print(content.ledger_id, len(content.book.leases), len(reader.history(HistoryQuery())), reader.problems())
+    print(content.ledger_id, len(content.book.leases), len(reader.history(RowsQuery())), reader.problems())
 """
 
 
@@ -75,7 +75,7 @@ async def test_with_the_agent_down(tmp_path, end):
         content = reader.content()
         assert content.book == BookState((lease(2),), (rest_of(lease(1)),), 2)
         assert (content.boot, content.objects) == (BOOT, {("Network", "blue"): b"x"})
-        assert [row.sequence for row in reader.history(HistoryQuery(container_id="c-1"))] == [1]
+        assert [row.sequence for row in reader.history(RowsQuery(container_id="c-1"))] == [1]
         assert reader.problems() == []
     assert trace(folder) == before
 

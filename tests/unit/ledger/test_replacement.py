@@ -11,7 +11,7 @@ import pytest
 
 from allotment.addressing.book import BookState
 from allotment.addressing.errors import InternalError, LedgerUnavailable
-from allotment.ledger import LedgerState
+from allotment.ledger import LedgerState, RowsQuery
 from allotment.ledger.state import Content, write_file
 from allotment.observe.clock import SystemClock
 from unit.ledger.examples import BOOT, copy_as_killed, granted, lease, opened, released, rest_of, state_of, until
@@ -59,7 +59,7 @@ async def test_a_crash_at_each_step_is_finished_by_the_next_start(crashed, gone)
         assert ledger.objects() == {("Network", "blue"): b"x"}
         await ledger.commit(granted(lease(4)))
         await ledger.commit(released(lease(1)))
-        assert [row.sequence for row in await ledger.history()] == [1]
+        assert [row.sequence for row in await ledger.history(RowsQuery())] == [1]
     assert state_of(folder).sequence == 4
     aside = {path.name for other in folder.glob("*.set-aside") for path in other.iterdir()}
     assert {"ledger.db", "ledger.db-wal"} <= aside
