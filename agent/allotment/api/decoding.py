@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from allotment.api.allocation import Allocation
 from allotment.api.ipamconfig import IPAMConfig
+from allotment.api.kinds import KIND_OF
 from allotment.api.meta import API_VERSION, GROUP
 from allotment.api.network import Network
 from allotment.api.reservation import IPReservation
 from allotment.api.shape import Problem, check_shape, shown
 from allotment.api.validate import Resource, rule_problems
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["KINDS", "Decoded", "decode", "is_ours"]
 
@@ -22,7 +26,7 @@ KINDS: dict[str, type[Resource]] = {
     "IPReservation": IPReservation,
     "IPAMConfig": IPAMConfig,
 }
-"""The kinds that a node reads, by name."""
+"""The kinds that a node reads from a folder, by name."""
 
 # Metadata that an API server adds to what it shows, and that a person may have copied with the rest.
 _UNREAD_METADATA = frozenset({"managedFields", "generateName", "selfLink", "deletionGracePeriodSeconds"})
@@ -41,8 +45,8 @@ def is_ours(raw: dict[str, Any]) -> bool:
     return str(raw.get("apiVersion", "")).partition("/")[0] == GROUP
 
 
-def decode(raw: dict[str, Any]) -> Decoded:
-    """Read an object as a person writes it.
+def decode(raw: dict[str, Any], kinds: Mapping[str, type[Resource]] = KINDS) -> Decoded:
+    """Read an object as a person writes it; one that is not of `kinds` is refused.
 
     `status` and the metadata that an API server fills in are passed over: a person does not set them. A field that
     is null counts as missing. Every fault of form is reported; when there is none, every broken rule.
@@ -50,11 +54,12 @@ def decode(raw: dict[str, Any]) -> Decoded:
     api_version, kind = raw.get("apiVersion"), raw.get("kind")
     if api_version != API_VERSION:
         return _refused("apiVersion", f"must be {API_VERSION}, not {shown(api_version)}")
-    type_ = KINDS.get(kind) if isinstance(kind, str) else None
+    type_ = kinds.get(kind) if isinstance(kind, str) else None
     if type_ is None:
-        return _refused("kind", f"must be one of {', '.join(KINDS)}, not {shown(kind)}")
+        return _refused("kind", f"must be one of {', '.join(kinds)}, not {shown(kind)}")
     plain: dict[str, Any] = {name: _without_nulls(value) for name, value in raw.items() if name != "status"}
-    plain.setdefault("spec", {})
+    if any(field.name == "spec" for field in msgspec.structs.fields(type_)):
+        plain.setdefault("spec", {})
     metadata = plain.get("metadata")
     if isinstance(metadata, dict):
         plain["metadata"] = {name: value for name, value in metadata.items() if name not in _UNREAD_METADATA}
@@ -62,7 +67,7 @@ def decode(raw: dict[str, Any]) -> Decoded:
     if faults:
         return Decoded(None, tuple(faults), tuple(warnings))
     resource = msgspec.convert(plain, type_)
-    if resource.metadata.namespace:
+    if resource.metadata.namespace and not KIND_OF[resource.kind].namespaced:
         place = ("metadata", "namespace")
         warnings.append(Problem(place, f"ignored: {kind} objects belong to no namespace; leave it out"))
     problems = tuple(rule_problems(resource))

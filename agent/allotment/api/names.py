@@ -81,7 +81,7 @@ def claim_name(pod: str, pool: str, container_id: str, interface: str) -> str:
     The hash tells one sandbox and interface of a pod from another, and, by the pool, the two families of a
     dual-stack network; a retry of the same ADD finds its Claim again.
     """
-    digest = hashlib.sha256("\0".join((pool, container_id, interface)).encode()).hexdigest()[:_CLAIM_DIGEST]
+    digest = hashlib.sha256(f"{pool}\0{container_id}\0{interface}".encode()).hexdigest()[:_CLAIM_DIGEST]
     return f"{pod[:_CLAIM_POD].rstrip('-.')}.{digest}"
 
 

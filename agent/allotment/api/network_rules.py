@@ -8,21 +8,39 @@ from allotment.addressing.address import Address, Family, Prefix, parse_address,
 from allotment.addressing.errors import ConfigError
 from allotment.addressing.intervals import IntervalSet, parse_range
 from allotment.addressing.plan import Layer
+from allotment.api.names import NETWORK_NAME_LIMIT, is_label
 from allotment.api.shape import Path, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from allotment.api.network import LabelSelector, Network, NetworkSpec, Subnet
 
-__all__ = ["canonical", "network_problems", "network_update_problems", "overlaps"]
+__all__ = [
+    "canonical",
+    "canonical_address",
+    "exclude_problems",
+    "network_name_problems",
+    "network_problems",
+    "network_update_problems",
+    "overlaps",
+    "selector_problems",
+]
 
 _SPEC: Path = ("spec",)
 _IPV6_MTU = 1280
 
 
+def network_name_problems(name: str, path: Path, what: str = "network") -> Iterator[Problem]:
+    """What is wrong with the name of a Network, or of something else (`what`) that is named by the same rule."""
+    if not is_label(name, NETWORK_NAME_LIMIT):
+        form = f"a-z, 0-9 and inner dashes, at most {NETWORK_NAME_LIMIT} characters"
+        yield Problem(path, f"{name!r} is no name for a {what}; use {form}")
+
+
 def network_problems(network: Network) -> Iterator[Problem]:
-    """What is wrong with a Network's spec by itself."""
+    """What is wrong with a Network by itself."""
+    yield from network_name_problems(network.name, ("metadata", "name"))
     spec = network.spec
     prefixes: list[tuple[Path, Prefix]] = []
     for index, subnet in enumerate(spec.subnets):
@@ -35,8 +53,7 @@ def network_problems(network: Network) -> Iterator[Problem]:
             yield from _subnet_problems(subnet, found, spec.type, path)
     yield from overlaps(prefixes)
     yield from _field_problems(spec, prefixes)
-    if spec.node_selector is not None:
-        yield from _selector_problems(spec.node_selector, (*_SPEC, "nodeSelector"))
+    yield from selector_problems(spec.node_selector, (*_SPEC, "nodeSelector"))
 
 
 def canonical(text: str, path: Path) -> Prefix | Problem:
@@ -48,6 +65,17 @@ def canonical(text: str, path: Path) -> Prefix | Problem:
     if str(prefix) != text:
         return Problem(path, f"{text!r} is not the usual form; write {str(prefix)!r}")
     return prefix
+
+
+def canonical_address(text: str, path: Path) -> Address | Problem:
+    """An address that is written the one right way, or what is wrong with it."""
+    try:
+        address = parse_address(text)
+    except ConfigError as error:
+        return Problem(path, error.message)
+    if str(address) != text:
+        return Problem(path, f"{text!r} is not the usual form; write {str(address)!r}")
+    return address
 
 
 def overlaps(prefixes: list[tuple[Path, Prefix]]) -> Iterator[Problem]:
@@ -73,7 +101,7 @@ def _subnet_problems(subnet: Subnet, prefix: Prefix, layer: Layer, path: Path) -
         if subnet.gateway is not None:
             yield from _gateway_problems(subnet.gateway, prefix, (*path, "gateway"))
     for index, text in enumerate(subnet.exclude):
-        yield from _exclude_problems(text, prefix, (*path, "exclude", index))
+        yield from exclude_problems(text, (prefix,), (*path, "exclude", index))
 
 
 def _length_problems(length: int | None, prefix: Prefix, path: Path) -> Iterator[Problem]:
@@ -107,7 +135,8 @@ def _unusable(address: Address, prefix: Prefix) -> str:
     return ""
 
 
-def _exclude_problems(text: str, prefix: Prefix, path: Path) -> Iterator[Problem]:
+def exclude_problems(text: str, prefixes: Sequence[Prefix], path: Path) -> Iterator[Problem]:
+    """What is wrong with an exclusion: it must be an address or a prefix, and lie inside one of `prefixes`."""
     try:
         covered = parse_range(text)
     except ConfigError as error:
@@ -116,8 +145,9 @@ def _exclude_problems(text: str, prefix: Prefix, path: Path) -> Iterator[Problem
     if "-" in text:
         listed = ", ".join(str(piece) for piece in _pieces(covered))
         yield Problem(path, f"{text!r} is a range; list prefixes and single addresses: {listed}")
-    elif covered.within(prefix) != covered:
-        yield Problem(path, f"{text} is not in {prefix}; exclude only what lies inside the subnet")
+    elif all(covered.within(prefix) != covered for prefix in prefixes):
+        where = str(prefixes[0]) if len(prefixes) == 1 else "any one of the prefixes"
+        yield Problem(path, f"{text} is not in {where}; exclude only what lies inside")
 
 
 def _pieces(covered: IntervalSet) -> Iterator[Prefix | Address]:
@@ -140,13 +170,12 @@ def _field_problems(spec: NetworkSpec, prefixes: list[tuple[Path, Prefix]]) -> I
     six = any(prefix.family is Family.V6 for _, prefix in prefixes)
     if spec.mtu is not None and six and spec.mtu < _IPV6_MTU:
         yield Problem((*_SPEC, "mtu"), f"must be {_IPV6_MTU} or more with an IPv6 subnet (RFC 8200), not {spec.mtu}")
-    uses = spec.allowed_uses or ()
-    for index, use in enumerate(uses):
-        if use in uses[:index]:
-            yield Problem((*_SPEC, "allowedUses", index), f"{use} is listed twice")
 
 
-def _selector_problems(selector: LabelSelector, path: Path) -> Iterator[Problem]:
+def selector_problems(selector: LabelSelector | None, path: Path) -> Iterator[Problem]:
+    """What is wrong with a label selector; a missing one is right."""
+    if selector is None:
+        return
     for index, need in enumerate(selector.match_expressions):
         at: Path = (*path, "matchExpressions", index, "values")
         if need.operator in {"In", "NotIn"} and not need.values:

@@ -136,6 +136,8 @@ def _check_list(raw: Any, kind: inspect.VarTupleType, limit: dict[str, Any], pat
         return
     for index, value in enumerate(raw):
         yield from _check(value, kind.item_type, {}, (*path, index))
+        if limit.get("unique") and value in raw[:index]:
+            yield _fault((*path, index), f"{shown(value)} is listed twice")
 
 
 def _check_choice(raw: Any, allowed: tuple[str, ...], path: Path) -> _Found:

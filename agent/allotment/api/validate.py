@@ -10,30 +10,58 @@ A Network on L3 needs `hostPrefixLength` on every subnet, in standalone mode too
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from allotment.addressing.address import Prefix, parse_address, parse_prefix
+from allotment.addressing.address import parse_prefix
 from allotment.addressing.errors import ConfigError
-from allotment.addressing.plan import Layer
 from allotment.api.allocation import Allocation
+from allotment.api.allocation_rules import allocation_problems, allocation_update_problems
+from allotment.api.claim import Claim
 from allotment.api.ipamconfig import CAP_WITHOUT_AFFINITY, CONFIG_NAME, NO_BLOCKS_AT_ALL, IPAMConfig, effective
-from allotment.api.names import NETWORK_NAME_LIMIT, allocation_name, is_label, is_subdomain
+from allotment.api.loadbalancer import Advertisement, Announcer, LoadBalancerClass
+from allotment.api.loadbalancer_rules import advertisement_problems, advertisement_update_problems, class_problems
+from allotment.api.names import is_subdomain
 from allotment.api.network import Network
-from allotment.api.network_rules import canonical, network_problems, network_update_problems, overlaps
+from allotment.api.network_rules import network_problems, network_update_problems
+from allotment.api.numbered import Index, IPAddress, IPPrefix
+from allotment.api.pool_rules import (
+    claim_problems,
+    claim_update_problems,
+    numbered_problems,
+    numbered_update_problems,
+    pool_problems,
+    pool_update_problems,
+)
+from allotment.api.pools import IndexPool, IPAddressPool, IPPrefixPool
 from allotment.api.reservation import IPReservation
-from allotment.api.shape import Path, Problem, check_shape
+from allotment.api.shape import Problem, check_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from allotment.api.meta import ObjectMeta
 
 __all__ = ["Resource", "rule_problems", "validate", "validate_update"]
 
-Resource = Network | Allocation | IPReservation | IPAMConfig
-"""Any object that a node reads."""
+Resource = (
+    Network
+    | Allocation
+    | IndexPool
+    | IPAddressPool
+    | IPPrefixPool
+    | Claim
+    | Index
+    | IPAddress
+    | IPPrefix
+    | IPReservation
+    | LoadBalancerClass
+    | Advertisement
+    | Announcer
+    | IPAMConfig
+)
+"""Any object of ours."""
 
 
 def validate(resource: Resource) -> tuple[Problem, ...]:
@@ -45,20 +73,11 @@ def validate(resource: Resource) -> tuple[Problem, ...]:
 def rule_problems(resource: Resource) -> Iterator[Problem]:
     """As `validate`, for an object whose form was checked already."""
     yield from _metadata_problems(resource.metadata)
-    match resource:
-        case Network():
-            yield from _network_name_problems(resource.metadata.name, ("metadata", "name"))
-            yield from network_problems(resource)
-        case Allocation():
-            yield from _allocation_problems(resource)
-        case IPReservation():
-            yield from _subdomain_problems(resource.metadata.name)
-            for index, text in enumerate(resource.spec.reserved_cidrs):
-                found = _prefix(text, ("spec", "reservedCIDRs", index))
-                if isinstance(found, Problem):
-                    yield found
-        case IPAMConfig():
-            yield from _config_problems(resource)
+    if isinstance(resource, _NAMED_FREELY):
+        yield from _name_problems(resource.metadata.name)
+    rules = _RULES.get(type(resource))
+    if rules is not None:
+        yield from rules(resource)
 
 
 def validate_update(old: Resource, new: Resource) -> tuple[Problem, ...]:
@@ -66,21 +85,14 @@ def validate_update(old: Resource, new: Resource) -> tuple[Problem, ...]:
 
     Once deletion was asked for there is no way back: that is the API server's rule, and a source's to keep.
     """
-    if isinstance(old, Network) and isinstance(new, Network):
-        return tuple(network_update_problems(old, new))
-    if isinstance(old, Allocation) and isinstance(new, Allocation):
-        fixed = (
-            ("network", old.spec.network, new.spec.network),
-            ("networkUID", old.spec.network_uid, new.spec.network_uid),
-            ("node", old.spec.node, new.spec.node),
-            ("type", old.spec.type, new.spec.type),
-        )
-        return tuple(
-            Problem(("spec", name), f"is {before!s} and can't be changed; make a new Allocation")
-            for name, before, after in fixed
-            if before and before != after
-        )
-    return ()
+    rules = _UPDATE_RULES.get(type(new))
+    return tuple(rules(old, new)) if rules is not None and type(old) is type(new) else ()
+
+
+def _name_problems(name: str) -> Iterator[Problem]:
+    if not is_subdomain(name):
+        form = "a-z, 0-9, inner dashes and dots, at most 253 characters"
+        yield Problem(("metadata", "name"), f"{name!r} is no name for an object; use {form}")
 
 
 def _metadata_problems(meta: ObjectMeta) -> Iterator[Problem]:
@@ -97,51 +109,13 @@ def _is_timestamp(text: str) -> bool:
         return False
 
 
-def _network_name_problems(name: str, path: Path) -> Iterator[Problem]:
-    if not is_label(name, NETWORK_NAME_LIMIT):
-        form = f"a-z, 0-9 and inner dashes, at most {NETWORK_NAME_LIMIT} characters"
-        yield Problem(path, f"{name!r} is no name for a network; use {form}")
-
-
-def _subdomain_problems(name: str) -> Iterator[Problem]:
-    if not is_subdomain(name):
-        form = "a-z, 0-9, inner dashes and dots, at most 253 characters"
-        yield Problem(("metadata", "name"), f"{name!r} is no name for an object; use {form}")
-
-
-def _prefix(text: str, path: Path) -> Prefix | Problem:
-    """A prefix in any valid spelling: it is compared by value, not a key."""
-    try:
-        return parse_prefix(text)
-    except ConfigError as error:
-        return Problem(path, error.message)
-
-
-def _allocation_problems(allocation: Allocation) -> Iterator[Problem]:
-    spec = allocation.spec
-    yield from _network_name_problems(spec.network, ("spec", "network"))
-    if not is_subdomain(spec.node):
-        yield Problem(("spec", "node"), f"{spec.node!r} is no name of a node")
-    right = allocation_name(spec.network, spec.node)
-    if allocation.metadata.name != right:
-        message = f"an Allocation is named after its network and node: {right!r}, not {allocation.metadata.name!r}"
-        yield Problem(("metadata", "name"), message)
-    if spec.type is Layer.L2 and spec.blocks:
-        yield Problem(("spec", "blocks"), "on an L2 network the Allocation is only a marker; leave the blocks out")
-    prefixes: list[tuple[Path, Prefix]] = []
-    for index, block in enumerate(spec.blocks):
-        path: Path = ("spec", "blocks", index, "cidr")
-        found = canonical(block.cidr, path)
-        if isinstance(found, Problem):
-            yield found
-        else:
-            prefixes.append((path, found))
-    yield from overlaps(prefixes)
-    for index, text in enumerate(spec.cede):
+def _reservation_problems(reservation: IPReservation) -> Iterator[Problem]:
+    """Any valid spelling of a prefix will do: it is compared by value, not a key."""
+    for index, text in enumerate(reservation.spec.reserved_cidrs):
         try:
-            parse_address(text)
+            parse_prefix(text)
         except ConfigError as error:
-            yield Problem(("spec", "cede", index), error.message)
+            yield Problem(("spec", "reservedCIDRs", index), error.message)
 
 
 def _config_problems(config: IPAMConfig) -> Iterator[Problem]:
@@ -151,3 +125,34 @@ def _config_problems(config: IPAMConfig) -> Iterator[Problem]:
     places = {NO_BLOCKS_AT_ALL: "autoAllocateBlocks", CAP_WITHOUT_AFFINITY: "maxBlocksPerHost"}
     for conflict in effective(config).conflicts:
         yield Problem(("spec", places[conflict]), conflict)
+
+
+_NAMED_FREELY = (IPReservation, Claim, Advertisement, Announcer)
+"""The kinds that have no rule of their own for the name."""
+
+_RULES: dict[type[Any], Callable[[Any], Iterator[Problem]]] = {
+    Network: network_problems,
+    Allocation: allocation_problems,
+    IndexPool: pool_problems,
+    IPAddressPool: pool_problems,
+    IPPrefixPool: pool_problems,
+    Claim: claim_problems,
+    Index: numbered_problems,
+    IPAddress: numbered_problems,
+    IPPrefix: numbered_problems,
+    IPReservation: _reservation_problems,
+    LoadBalancerClass: class_problems,
+    Advertisement: advertisement_problems,
+    IPAMConfig: _config_problems,
+}
+
+_UPDATE_RULES: dict[type[Any], Callable[[Any, Any], Iterator[Problem]]] = {
+    Network: network_update_problems,
+    Allocation: allocation_update_problems,
+    IPPrefixPool: pool_update_problems,
+    Claim: claim_update_problems,
+    Index: numbered_update_problems,
+    IPAddress: numbered_update_problems,
+    IPPrefix: numbered_update_problems,
+    Advertisement: advertisement_update_problems,
+}
