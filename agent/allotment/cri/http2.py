@@ -13,11 +13,14 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from allotment.addressing.errors import ConfigError, DecodeError, TryAgain
 from allotment.cri import hpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["LARGEST_MESSAGE", "PREFACE", "Answer", "Flag", "Line", "Setting", "Type", "frame", "settings"]
 
@@ -107,7 +110,7 @@ class Line:
         # What we may send: on the connection, on the stream, and on a stream that begins.
         self._room, self._stream_room, self._first_room = _FIRST_WINDOW, 0, _FIRST_WINDOW
         self._unsent = bytearray()
-        self._takers = {
+        self._takers: dict[int, Callable[[int, int, bytes], None]] = {
             Type.DATA: self._take_data,
             Type.HEADERS: self._take_headers,
             Type.RST_STREAM: self._take_reset,
