@@ -199,6 +199,34 @@ def test_a_closed_subnet_gives_nothing_new_and_can_not_be_removed_while_it_is_in
 
 
 @pytest.mark.slow
+def test_the_last_subnet_of_a_family_closes_the_network_and_opens_it_again(node_with):
+    """A pod gets both families or none, so the message says what is closed, not that addresses have run out."""
+    node = node_with({"blue.yaml": network("blue", "10.4.0.0/29", "fd00:4::/64")})
+    node.start()
+    told = node.give("pod-1")
+    node.write("blue.yaml", network("blue", "10.4.0.0/29", ("fd00:4::/64", {"closed": True})))
+    until(lambda: node.network().phase == "closed", "the closing is not seen")
+    refused = node.refuse("c1")
+    assert (refused.code, "its IPv6 subnets all are" in refused.message) == (11, True)
+    assert node.call("STATUS").ok
+    assert node.give("pod-1") == told
+    node.write("blue.yaml", network("blue", "10.4.0.0/29", "fd00:4::/64"))
+    until(lambda: node.network().phase == "serving", "the opening is not seen")
+    assert len(node.give("c1")) == 2
+
+
+def test_a_restart_says_nothing_of_doubt(node_with):
+    node = node_with({"blue.yaml": network("blue", "10.4.0.0/29")})
+    node.start()
+    node.give("pod-1")
+    for _ in range(2):
+        node.kill()
+        node.start()
+        until(lambda: not node.status().source.doubted, "the folder is doubted")
+    assert not node.said("doubted")
+    assert not node.said("in step again")
+
+
 def test_a_closed_subnet_goes_when_its_last_pod_has(closing):
     """By itself: the removal stands in the file all the while."""
     closing.write("blue.yaml", network("blue", "10.5.0.0/29"))

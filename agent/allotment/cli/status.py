@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from allotment.node.reports import NetworkReport, SourceReport, StatusReport
+    from allotment.node.reports import NetworkReport, ProblemReport, SourceReport, StatusReport
 
 __all__ = ["configure", "problems", "run", "text"]
 
@@ -61,12 +61,7 @@ def _problems(report: StatusReport) -> Iterator[str]:
         yield f"the agent isn't ready: {report.not_serving}"
     if source.doubted:
         yield f"the source is doubted: {source.doubted}"
-    for problem in source.problems:
-        yield (
-            f"{problem.file}:{problem.line}: {problem.message}"
-            if problem.line
-            else f"{problem.file}: {problem.message}"
-        )
+    yield from map(_placed, source.problems)
     for network in report.networks if report.running else ():
         if network.phase is Phase.NOT_ADMITTED:
             yield network.reason
@@ -85,13 +80,13 @@ def text(report: StatusReport, *, wide: bool) -> str:
         for problem in wrong:
             lines += textwrap.wrap(problem, _WIDTH, initial_indent="  ! ", subsequent_indent="    ")
         lines.append("")
-    lines += _head(report)
+    lines += _head(report, wide=wide)
     if report.networks:
         lines += ["", *_networks(report, wide=wide)]
     return "\n".join(lines) + "\n"
 
 
-def _head(report: StatusReport) -> list[str]:
+def _head(report: StatusReport, *, wide: bool) -> list[str]:
     agent = "agent down"
     if report.running:
         agent = f"agent {report.version}"
@@ -112,9 +107,7 @@ def _head(report: StatusReport) -> list[str]:
     if report.running:
         told.append(("requests", f"{report.in_flight} in flight"))
     if report.source.warnings:
-        told.append(
-            ("warnings", _count(len(report.source.warnings), "warning") + " about the source; -o json has them")
-        )
+        told += _warnings(report.source, wide=wide)
     lines: list[str] = []
     for title, value in told:
         lines += textwrap.wrap(
@@ -132,6 +125,18 @@ def _source(source: SourceReport) -> str:
     if source.problems:
         state += f", {_count(len(source.problems), 'problem')}"
     return f"{source.kind} {'at' if source.kind == 'cluster' else 'in'} {source.place}: {state}"
+
+
+def _warnings(source: SourceReport, *, wide: bool) -> list[tuple[str, str]]:
+    if not wide:
+        return [("warnings", f"{_count(len(source.warnings), 'warning')} about the source; -o wide shows them")]
+    return [("warnings" if number == 0 else "", _placed(each)) for number, each in enumerate(source.warnings)]
+
+
+def _placed(problem: ProblemReport) -> str:
+    """What is wrong or odd, behind the file and line that it stands in."""
+    place = f"{problem.file}:{problem.line}" if problem.line else problem.file
+    return f"{place}: {problem.message}"
 
 
 def _ledger(report: StatusReport) -> str:
@@ -153,7 +158,7 @@ def _networks(report: StatusReport, *, wide: bool) -> list[str]:
         Column("phase", "PHASE"),
         Column("leases", "LEASES", right=True),
         Column("blocks", "BLOCKS", text=lambda blocks: _some(blocks, None if wide else 2)),
-        Column("subnets", "SUBNETS", wide=True),
+        Column("subnets", "SUBNETS", wide=True, text=", ".join),
     )
     rows = [msgspec.to_builtins(network) for network in report.networks]
     table = render_rows(rows, columns, "wide" if wide else "table").splitlines()
@@ -173,7 +178,7 @@ def _remarks(network: NetworkReport) -> Iterator[str]:
         if not network.leases:
             yield "no lease is left"
         else:
-            more = ", …" if len(network.waits_for) < network.leases else ""
+            more = f" and {network.waits_for_more} more" if network.waits_for_more else ""
             yield f"{_count(network.leases, 'lease')} left: {', '.join(network.waits_for)}{more}"
 
 

@@ -198,6 +198,7 @@ class Agent:
 
     def _take(self, view: View, book: LeaseBook, keeper: AllocationKeeper) -> None:
         """A View from the source (or the one kept from before): plan by it, and let everybody see it."""
+        kept = self._cached
         if view.doubted and not view.networks and self._cached is not None:
             # The source shows nothing and is not believed: what was known last is served, with what it says of itself.
             view = replace(self._cached, doubted=view.doubted, problems=view.problems, warnings=view.warnings)
@@ -216,8 +217,12 @@ class Agent:
         if view.problems != before.problems:
             for problem in view.problems:
                 self._log.error("source problem", problem=str(problem))
-        if view.doubted != before.doubted:
-            self._log.warning("source doubted" if view.doubted else "source in step again", reason=view.doubted)
+        # That what was kept is served until the source is read is how every start begins, and no news.
+        if view.doubted != before.doubted and view is not kept:
+            if view.doubted:
+                self._log.warning("source doubted", reason=view.doubted)
+            elif before is not kept:
+                self._log.info("source in step again")
 
     async def _begin(self, started: Started, book: LeaseBook) -> None:
         """What has to be true before the first address is given."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from allotment.addressing.edges import edge_name
-from allotment.addressing.errors import ConfigError, NetworkDraining
+from allotment.addressing.errors import ConfigError, NetworkClosed, NetworkDraining
 from allotment.addressing.lease import LeaseKind
-from allotment.api.meta import NODE_FINALIZER
 from allotment.node.reports import Ended, HistoryEntry, LeaseReport, NetworkReport, Phase, ProblemReport, time_of
 
 if TYPE_CHECKING:
@@ -99,28 +98,29 @@ def means_container(text: str, container_id: str) -> bool:
 
 
 def split_pod(text: str) -> tuple[str, str]:
-    """Namespace and name of a pod.
+    """Namespace and name of a pod; `/NAME` is one without a namespace, as podman's containers are.
 
     Raises:
-        ConfigError: it isn't written NAMESPACE/POD.
+        ConfigError: it isn't written so.
     """
     namespace, slash, name = text.partition("/")
-    if not slash or not namespace or not name or "/" in name:
-        raise ConfigError(f"{text!r} names no pod; write it NAMESPACE/POD, such as default/web-0")
+    if not slash or not name or "/" in name:
+        raise ConfigError(
+            f"{text!r} names no pod; write it NAMESPACE/POD, such as default/web-0, or /NAME where there is no "
+            "namespace (podman)"
+        )
     return namespace, name
 
 
 def phase_of(name: str, plan: NetworkPlan | None, view: View) -> tuple[Phase, str]:
     """What a network is doing here, and why it gives nothing new (empty while it does)."""
     if plan is None:
-        return Phase.GONE, f"nobody speaks of network {name} any more; what is held of it can still be released"
+        return Phase.GONE, f"no object names network {name} any more; what is held of it can still be released"
     if plan.refusal is None:
         return Phase.SERVING, ""
     if issubclass(plan.refusal.error, NetworkDraining):
         return Phase.DRAINING, plan.refusal.message
-    allocation = view.allocations.get(name)
-    served = allocation is not None and NODE_FINALIZER in allocation.metadata.finalizers
-    closed = served and allocation is not None and allocation.spec.closed
+    closed = issubclass(plan.refusal.error, NetworkClosed)
     return (Phase.CLOSED if closed else Phase.NOT_ADMITTED), plan.refusal.message
 
 
@@ -128,15 +128,14 @@ def network_report(name: str, plan: NetworkPlan | None, view: View, leases: Sequ
     """One line of `allotment status`; `leases` are those of the network."""
     phase, reason = phase_of(name, plan, view)
     pods = [lease for lease in leases if lease.owner.kind is LeaseKind.POD]
-    waits_for: tuple[str, ...] = ()
-    if phase in (Phase.DRAINING, Phase.GONE):
-        waits_for = tuple(sorted({who(lease.owner) for lease in pods})[:_NAMED])
+    owners = sorted({who(lease.owner) for lease in pods}) if phase in (Phase.DRAINING, Phase.GONE) else []
     return NetworkReport(
         network=name,
         type=plan.layer.value if plan is not None else "",
         phase=phase,
         reason=reason,
-        waits_for=waits_for,
+        waits_for=tuple(owners[:_NAMED]),
+        waits_for_more=max(0, len(owners) - _NAMED),
         leases=len(pods),
         subnets=tuple(map(str, plan.subnets)) if plan is not None else (),
         blocks=tuple(str(block.prefix) for block in plan.blocks) if plan is not None else (),

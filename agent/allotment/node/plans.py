@@ -61,7 +61,7 @@ def _plan(
         cooldown=float(effective(view.config, network).cooldown_seconds),
         excluded=excluded or IntervalSet(),
         reserved=reserved,
-        refusal=_refusal(name, network, allocation, view, node),
+        refusal=_refusal(name, network, allocation, view, node) or _all_closed(name, network, blocks),
         no_more=_no_more(network, blocks),
     )
 
@@ -97,6 +97,26 @@ def _refusal(
             NetworkClosed, f"network {name} is closed on node {node}: it keeps what it has and gives no new address"
         )
     return None
+
+
+def _all_closed(name: str, network: Network | None, blocks: tuple[BlockPlan, ...]) -> Refusal | None:
+    """The refusal of a network of which a family has closed subnets alone: a pod gets all its families or none."""
+    if network is None:
+        return None
+    giving = {block.prefix.family for block in blocks if block.gives}
+    unclosed = {subnet.prefix.family for subnet in network.spec.subnets if not subnet.closed}
+    families = {block.prefix.family for block in blocks}
+    shut = sorted(families - giving - unclosed)
+    if not shut:
+        return None
+    which = f"its {shut[0]} subnets all are, and a pod gets an address of each family or none"
+    if len(shut) == len(families):
+        which = "all its subnets are"
+    return Refusal(
+        NetworkClosed,
+        f"network {name} is closed: {which}; it keeps what it has and gives no new address until one of them is "
+        "opened or another is added",
+    )
 
 
 def _blocks(network: Network | None, allocation: Allocation | None, *, local_l2: bool) -> tuple[BlockPlan, ...]:

@@ -186,7 +186,7 @@ class Phase(enum.StrEnum):
     CLOSED = "closed"
     DRAINING = "draining"
     NOT_ADMITTED = "not admitted"
-    GONE = "gone"  # nobody speaks of it any more, but leases of it are left
+    GONE = "gone"  # no object names it any more, but leases of it are left
 
 
 class ExplainQuery(_Question, frozen=True):
@@ -326,13 +326,18 @@ class SpoolReport(_Answer, frozen=True):
 
 
 class NetworkReport(_Answer, frozen=True):
-    """One network here. `waits_for` names owners of leases that a drain waits for, the first few of `leases`."""
+    """One network here.
+
+    `waits_for` names the first few owners of leases that a drain waits for; `waits_for_more` is how many others
+    there are.
+    """
 
     network: str
     type: str
     phase: Phase
     reason: str = ""
     waits_for: tuple[str, ...] = ()
+    waits_for_more: int = 0
     leases: int = 0
     subnets: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()

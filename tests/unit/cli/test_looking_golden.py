@@ -222,3 +222,12 @@ def test_doctor(form):
 def test_doctor_finds_nothing():
     well = Examined(checked=("socket", "ledger"), findings=(), skipped=())
     check("doctor-well", "table", doctor.text(well))
+
+
+async def test_warnings_are_counted_and_shown_where_there_is_room(tmp_path):
+    world = await World(tmp_path).start(network(), allocation(network()))
+    await world.see(warnings=(FileProblem("blue.yaml", 7, "Network blue: spec.coolDown is unknown"),))
+    report = await asked(world, "status", StatusReport)
+    await world.stop()
+    assert "warnings   1 warning about the source; -o wide shows them\n" in status.text(report, wide=False)
+    assert "warnings   blue.yaml:7: Network blue: spec.coolDown is unknown\n" in status.text(report, wide=True)

@@ -149,10 +149,33 @@ def test_what_gives_nothing_new_and_says_why(network, allocation, error, words) 
 
 
 def test_a_closed_subnet_keeps_its_blocks_and_gives_from_none_of_them() -> None:
-    subnets = (change(L3.spec.subnets[0], closed=True), L3.spec.subnets[1])
+    subnets = (change(L3.spec.subnets[0], closed=True), Subnet("10.5.0.0/16", 24), L3.spec.subnets[1])
     found = plan(change(L3, spec=change(L3.spec, subnets=subnets)), ALLOCATION)
     assert [block.gives for block in found.blocks] == [False, True]
     assert found.refusal is None
+
+
+@pytest.mark.parametrize(
+    ("closed", "words"),
+    [
+        ((True, False), "is closed: its IPv4 subnets all are, and a pod gets an address of each family or none"),
+        ((False, True), "is closed: its IPv6 subnets all are, and a pod gets an address of each family or none"),
+        ((True, True), "is closed: all its subnets are"),
+    ],
+)
+def test_a_network_whose_last_subnet_of_a_family_is_closed_is_closed(closed, words) -> None:
+    subnets = tuple(change(subnet, closed=shut) for subnet, shut in zip(L3.spec.subnets, closed, strict=True))
+    refusal = plan(change(L3, spec=change(L3.spec, subnets=subnets)), ALLOCATION).refusal
+    assert refusal is not None
+    assert refusal.error is NetworkClosed
+    assert words in refusal.message
+
+
+def test_a_family_that_never_had_a_block_here_closes_nothing() -> None:
+    """A subnet that was closed from the start was never taken up: pods get the other family alone."""
+    subnets = (L3.spec.subnets[0], change(L3.spec.subnets[1], closed=True))
+    v4 = change(ALLOCATION, spec=change(ALLOCATION.spec, blocks=(Block("10.4.1.0/24", "Confirmed"),)))
+    assert plan(change(L3, spec=change(L3.spec, subnets=subnets)), v4).refusal is None
 
 
 def test_a_block_that_was_offered_back_gives_nothing() -> None:

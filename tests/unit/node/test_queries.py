@@ -68,7 +68,17 @@ async def test_a_drain_names_what_it_waits_for(world):
     (blue,) = (await world.ask("status"))["networks"]
     assert blue["phase"] == "draining"
     assert blue["waitsFor"] == ["default/web-0"]
+    assert blue["waitsForMore"] == 0
     assert blue["leases"] == 2
+
+
+async def test_a_drain_names_a_few_and_counts_the_others(world):
+    for number in range(10):
+        await world.give(f"c{number}", f"default/web-{number}")
+    await world.see(BLUE, allocation(BLUE, deletionTimestamp="2023-11-14T22:00:00Z"))
+    (blue,) = (await world.ask("status"))["networks"]
+    assert blue["waitsFor"] == [f"default/web-{number}" for number in range(8)]
+    assert blue["waitsForMore"] == 2
 
 
 async def test_a_closed_and_a_waiting_network_differ(world):
@@ -78,6 +88,15 @@ async def test_a_closed_and_a_waiting_network_differ(world):
     await world.see(BLUE, closed, red)
     phases = {entry["network"]: entry["phase"] for entry in (await world.ask("status"))["networks"]}
     assert phases == {"blue": "closed", "red": "not admitted"}
+
+
+async def test_closing_the_last_subnet_of_a_family_shows_as_closed(world):
+    first, second = BLUE["spec"]["subnets"]
+    shut = {**BLUE, "spec": {**BLUE["spec"], "subnets": [first, {**second, "closed": True}]}}
+    await world.see(shut, allocation(BLUE))
+    (blue,) = (await world.ask("status"))["networks"]
+    assert blue["phase"] == "closed"
+    assert "its IPv6 subnets all are" in blue["reason"]
 
 
 async def test_leases_of_a_network_that_vanished_are_still_told(world):
