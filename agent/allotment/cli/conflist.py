@@ -83,7 +83,8 @@ def _versions(plugin: Path) -> set[str]:
     """The CNI versions that a plugin says it speaks."""
     if not _runs(plugin):
         raise ConfigError(
-            f"there is no CNI plugin {plugin}; install containernetworking-plugins, or name another --plugin"
+            f"there is no CNI plugin {plugin}; install the CNI project's plugins, name the folder that has them with "
+            "--bin-dir (Debian's package containernetworking-plugins: /usr/lib/cni), or name another --plugin"
         )
     try:
         told = subprocess.run(  # noqa: S603  # a plugin that the runtime runs as well

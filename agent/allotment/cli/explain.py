@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from allotment.addressing.errors import ConfigError
 from allotment.cli import Exit
 from allotment.cli.explanation import address_sentences, past_sentence
 from allotment.cli.informant import add_places, informant
@@ -46,6 +47,8 @@ def run(arguments: argparse.Namespace) -> Exit:
     Raises:
         AllotmentError: it can't be an address, pod or container, or neither agent nor ledger can be asked.
     """
+    if not arguments.subject.strip():
+        raise ConfigError("there is nothing to explain: name an address, NAMESPACE/POD or a container ID")
     with informant(arguments) as asked:
         report = asked.explain(arguments.subject)
         kept = read_kept(asked.settings.spool_dir)

@@ -12,6 +12,7 @@ import json
 import math
 import platform
 import re
+import sys
 import time
 from importlib import resources
 from pathlib import Path
@@ -38,6 +39,7 @@ _SHIM_MARK: Final = b"ALLOTMENT_SOCKET"
 
 _ANSWER_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.2
+_LONGEST_PAUSE_SECONDS: Final = 2.0
 _LONGEST_WAIT: Final = 86400.0
 
 _CONF_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.conflist")
@@ -108,12 +110,14 @@ def run(arguments: argparse.Namespace) -> Exit:
 
 def _install(arguments: argparse.Namespace) -> None:
     shim = shim_of_this_machine()
+    content = b""
+    if not arguments.no_conf:  # with a plugin missing, nothing is done by half
+        content = conflist(arguments.network, arguments.plugin, arguments.bin_dir, masquerade=arguments.masquerade)
     with opened(arguments.bin_dir) as folder:
         _refuse_foreign(folder, PLUGIN_NAME, ours=_is_shim(folder.read(PLUGIN_NAME), shim))
         _say(folder, PLUGIN_NAME, written=folder.put(PLUGIN_NAME, shim, 0o755))
     if arguments.no_conf:
         return
-    content = conflist(arguments.network, arguments.plugin, arguments.bin_dir, masquerade=arguments.masquerade)
     with opened(arguments.conf_dir) as folder:
         _refuse_foreign_conf(folder, arguments.conf_name)
     _wait_for_agent(load(arguments).socket, arguments.network, arguments.wait)
@@ -127,19 +131,27 @@ def _wait_for_agent(socket: Path, network: str, seconds: float) -> None:
     body = json.dumps({"cniVersion": "1.1.0", "name": network, "type": PLUGIN_NAME}).encode()
     clock = SystemClock("")
     end = clock.seconds() + seconds
+    pause, hint, told = _PAUSE_SECONDS, "", False
     while True:
         try:
             reply = Client(socket, timeout=_ANSWER_SECONDS).call({"CNI_COMMAND": "STATUS"}, body)
             if not reply.exit_code:
                 return
             problem = error_of(reply)
+            hint = "; `allotment status` lists the networks here, and --network names one"
         except ConfigError:
             raise
         except AllotmentError as error:
             problem = error
         if (left := end - clock.seconds()) <= 0:
-            raise TryAgain(f"no configuration was put in place, since the agent doesn't serve: {problem}") from problem
-        time.sleep(min(_PAUSE_SECONDS, left))
+            raise TryAgain(
+                f"no configuration was put in place, since the agent doesn't serve network {network}: {problem}{hint}"
+            ) from problem
+        if not told:
+            print(f"waiting up to {seconds:g} s for the agent to serve network {network}: {problem}", file=sys.stderr)
+            told = True
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 def _seconds(text: str) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from allotment.addressing.errors import AllotmentError, TryAgain
+from allotment.addressing.errors import AllotmentError, LedgerDamaged, LedgerTooNew, TryAgain
 from allotment.addressing.intervals import IntervalSet
 from allotment.node.describe import lease_report
 from allotment.node.evidence import namespace_gone
@@ -128,7 +128,7 @@ class Examination:
                     "ledger",
                     str(self._settings.state_dir),
                     error.message,
-                    "a damaged ledger is set aside and made again from what runs when the agent starts",
+                    _advice(error),
                 )
             )
             self._skipped.append(Skipped("leases on disk", "the ledger can't be read"))
@@ -247,3 +247,14 @@ class _Held:
     leases: tuple[LeaseReport, ...]
     blocks: IntervalSet
     gateways: IntervalSet
+
+
+def _advice(error: AllotmentError) -> str:
+    """What to do about a ledger that can't be read."""
+    match error:
+        case LedgerDamaged():
+            return "a damaged ledger is set aside and made again from what runs when the agent starts"
+        case LedgerTooNew():
+            return "install the release that wrote it, or a newer one"
+        case _:
+            return "name the agent's folder with --state-dir; an agent that starts where there is none makes one"

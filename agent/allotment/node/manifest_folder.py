@@ -84,7 +84,10 @@ class ManifestFolder:
         try:
             names, excess = _manifest_names(self._folder)
         except OSError as error:
-            return self._doubt(f"the folder {self._folder} can't be read ({error.strerror or error})")
+            why = f"the folder {self._folder} can't be read ({error.strerror or error})"
+            if not self._served and not expected:
+                return Reading({}, doubted=f"{why}; make it, or name another with --manifests")
+            return self._doubt(why)
         if not names and not excess and (self._served or expected):
             return self._doubt(
                 f"the folder {self._folder} holds no manifests, though it did before; if that is meant, put a file "

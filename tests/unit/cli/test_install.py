@@ -134,8 +134,23 @@ def test_a_list_goes_in_only_once_the_agent_serves(place, capsys):
     (place / "sock").unlink()
     with agent(place / "sock", NOT_SERVING):
         assert install(place, "--conf-name", "11-other.conflist") == Exit.UNREACHABLE
-    assert "the ledger is not open" in capsys.readouterr().err
+    assert "the ledger is not open; `allotment status` lists the networks here" in capsys.readouterr().err
     assert list(listing(place / "conf")) == ["10-allotment.conflist"]
+
+
+def test_what_is_waited_for_is_told_once(place, capsys):
+    with agent(place / "sock", NOT_SERVING, NOT_SERVING, SERVING):
+        assert install(place, "--network", "blue", "--wait", "30") == Exit.OK
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["waiting up to 30 s for the agent to serve network blue: the ledger is not open"]
+
+
+def test_with_the_main_plugin_missing_nothing_is_done_and_the_folder_is_asked_for(place, capsys):
+    (place / "bin" / "ptp").unlink()
+    with agent(place / "sock", SERVING):
+        assert install(place) == Exit.USAGE
+    assert "--bin-dir (Debian's package containernetworking-plugins: /usr/lib/cni)" in capsys.readouterr().err
+    assert not (place / "bin" / "allotment").exists()
 
 
 def test_an_earlier_list_of_ours_is_replaced_and_one_of_another_is_left_alone(place, capsys):

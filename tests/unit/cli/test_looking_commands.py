@@ -108,6 +108,25 @@ def test_explain_what_nobody_knows(both, run, subject, tip):
     assert tip in " ".join(err.split())
 
 
+def test_a_pod_without_a_namespace_is_found_by_its_name_behind_a_slash(node, run):
+    """podman's containers: they are shown as /NAME, so they can be asked for so, up and down."""
+    node.run(node.world.give("5ae4f04559c4", "/db", ips=("10.4.1.77",)))
+    for down in False, True:
+        if down:
+            node.go_away()
+        code, out, _ = run("explain", "/db", node=node)
+        assert (code, out.splitlines()[0]) == (Exit.OK, "Pod /db holds 2 addresses.")
+        for words in ("leases", "--pod", "/db"), ("history", "--pod", "/db"):
+            code, out, _ = run(*words, node=node)
+            assert (code, "10.4.1.77" in out, "web-0" in out) == (Exit.OK, True, False)
+
+
+def test_nothing_is_not_everything(both, run):
+    code, out, err = run("explain", "", node=both)
+    assert (code, out) == (Exit.USAGE, "")
+    assert "nothing to explain" in err
+
+
 @pytest.mark.parametrize("words", [("explain", "10.4.1.007"), ("leases", "--pod", "web"), ("history", "--at", "noon")])
 def test_a_malformed_question_is_a_usage_error(both, run, words):
     code, _, err = run(*words, node=both)
@@ -169,6 +188,10 @@ def test_with_neither_agent_nor_ledger_each_command_says_both(tmp_path, run):
     code, out, _ = run("status", world=world)
     assert code == Exit.PROBLEM
     assert "there is no ledger" in out
+    code, out, _ = run("doctor", world=world)
+    assert code == Exit.PROBLEM
+    assert "name the agent's folder with --state-dir" in " ".join(out.split()).lower()
+    assert "damaged" not in out
 
 
 # -- gc

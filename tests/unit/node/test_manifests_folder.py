@@ -330,6 +330,13 @@ def test_a_folder_that_never_held_anything_is_not_doubted_unless_it_should_have(
     assert world.look().doubted
 
 
+def test_a_folder_that_never_was_there_is_asked_for(world):
+    world.path.rmdir()
+    assert world.look().doubted.endswith("; make it, or name another with --manifests")
+    world.expected = True
+    assert world.look().doubted.endswith("; what it held is still served")
+
+
 def test_a_file_in_the_folders_place_is_doubted(world):
     world.write("a.yaml", network())
     world.look()
