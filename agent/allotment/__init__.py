@@ -1,3 +1,3 @@
-"""Allotment: gives every pod its address, keeps the books on it, and makes it reachable."""
+"""Allotment: gives every pod its address, and keeps the books on it."""
 
 __version__ = "0.1.0"

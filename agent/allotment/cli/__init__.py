@@ -101,7 +101,7 @@ def top_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="allotment",
         usage="allotment [-h] [--version] [-o FORM] COMMAND ...",
-        description="Gives every pod its address, keeps the books on it, and makes it reachable.",
+        description="Gives every pod its address, and keeps the books on it.",
         epilog=f"commands:\n{commands}\n\nexit codes:\n{codes}\n\n`allotment COMMAND --help` says more.",
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
