@@ -13,7 +13,7 @@ from allotment.cli.leases import columns as lease_columns
 from allotment.cli.leases import rows as lease_rows
 from allotment.cli.output import Column, show_rows
 from allotment.node.evidence import namespace_gone
-from allotment.node.leftovers import BETWEEN_LOOKS, Candidate, confirmed, named, whose_namespace_is_gone
+from allotment.node.leftovers import BETWEEN_LOOKS, YOUNGEST, Candidate, confirmed, named, whose_namespace_is_gone
 from allotment.node.reports import GcItem, GcQuery, LeasesQuery, time_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _run(arguments: argparse.Namespace, asked: Informant) -> Exit:
 
     found = look()
     if not arguments.yes:
-        _show(arguments.output, found, asked, {})
+        _show(arguments.output, found, asked, {}, by_name=by_name)
         if found and arguments.output in ("table", "wide"):
             print(f"allotment: nothing was freed; --yes frees {_them(len(found))}", file=sys.stderr)
         return Exit.NOT_FOUND if by_name and not found else Exit.OK
@@ -88,7 +88,7 @@ def _run(arguments: argparse.Namespace, asked: Informant) -> Exit:
         asyncio.run(asked.clock.sleep(BETWEEN_LOOKS))
         found = confirmed(found, look())
     outcomes = free(found, asked)
-    _show(arguments.output, found, asked, outcomes)
+    _show(arguments.output, found, asked, outcomes, by_name=by_name)
     if by_name and not found:
         return Exit.NOT_FOUND
     return Exit.OK if all(outcome == "freed" for outcome in outcomes.values()) else Exit.PROBLEM
@@ -125,11 +125,14 @@ def rows(found: Iterable[Candidate], outcomes: Mapping[int, str]) -> list[dict[s
     ]
 
 
-def _show(form: str, found: Iterable[Candidate], asked: Informant, outcomes: Mapping[int, str]) -> None:
+def _show(
+    form: str, found: Iterable[Candidate], asked: Informant, outcomes: Mapping[int, str], *, by_name: bool
+) -> None:
     of_lease = lease_columns(form, time_of(asked.clock.wall()))
-    show_rows(
-        rows(found, outcomes), columns(form, of_lease, freed=bool(outcomes)), form, empty="there is nothing to free"
-    )
+    empty = f"there is nothing to free: no lease that is {YOUNGEST:g} s old has lost its network namespace"
+    if by_name:
+        empty = "there is nothing to free: no lease fits"
+    show_rows(rows(found, outcomes), columns(form, of_lease, freed=bool(outcomes)), form, empty=empty)
 
 
 def columns(form: str, of_lease: Sequence[Column], *, freed: bool) -> Sequence[Column]:

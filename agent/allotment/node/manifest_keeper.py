@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from allotment.addressing.address import Prefix
     from allotment.api.allocation import AllocationStatus
     from allotment.node.manifest_file import Key
     from allotment.node.manifest_folder import Served
@@ -237,6 +238,8 @@ class ManifestKeeper:
             if network.spec.node_selector is not None:
                 message = f"Network {name}: nodeSelector is not looked at here, where nodes have no labels"
                 yield FileProblem(file, 0, message)
+        for name, message in _overlaps(facts.networks):
+            yield FileProblem(facts.reading.served["Network", name].file, 0, message)
         for name, allocation in facts.files.items():
             file = facts.reading.served["Allocation", allocation.name].file
             known = facts.networks.get(name)
@@ -245,6 +248,22 @@ class ManifestKeeper:
             elif known.spec.type is not allocation.spec.type:
                 message = f"is {allocation.spec.type}, but Network {name} is {known.spec.type}"
                 yield FileProblem(file, 0, f"Allocation {allocation.name}: {message}")
+
+
+def _overlaps(networks: Mapping[str, Network]) -> Iterator[tuple[str, str]]:
+    """Networks with a subnet that overlaps one of another Network, each with a sentence for a person."""
+    around: list[tuple[Prefix, str]] = []  # what the next one may lie in: prefixes nest or are apart
+    for prefix, name in sorted((subnet.prefix, name) for name, net in networks.items() for subnet in net.spec.subnets):
+        while around and prefix not in around[-1][0]:
+            around.pop()
+        if around:
+            other, whose = around[-1]
+            message = (
+                f"Network {name}: its subnet {prefix} overlaps {other} of Network {whose}; each gives its addresses "
+                "without regard to the other, so their pods must not be able to reach one another"
+            )
+            yield name, message
+        around.append((prefix, name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,19 @@ async def test_added_edited_replaced_and_renamed(place):
         assert view.problems == view.warnings == ()
 
 
+async def test_networks_that_overlap_are_both_served_with_a_warning(place):
+    async with Agent(place) as agent:
+        agent.write("a.yaml", network("blue", "10.4.0.0/16", "fd00:4::/56"))
+        agent.write("b.yaml", network("red", "10.4.7.0/24", "10.5.0.0/24", "fd00:5::/56"))
+        agent.write("c.yaml", network("tan", "10.4.7.128/25", "10.3.0.0/24"))
+        view = await agent.until(lambda view: len(view.allocations) == 3)
+        told = {(warning.file, warning.message.partition(";")[0]) for warning in view.warnings}
+        assert told == {
+            ("b.yaml", "Network red: its subnet 10.4.7.0/24 overlaps 10.4.0.0/16 of Network blue"),
+            ("c.yaml", "Network tan: its subnet 10.4.7.128/25 overlaps 10.4.7.0/24 of Network red"),
+        }
+
+
 async def test_a_removed_network_drains_until_it_is_let_go(place):
     async with Agent(place) as agent:
         agent.write("keep.yaml", reservation())
