@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from allotment.addressing.errors import AllotmentError
-from allotment.cni.frames import decode_spool_entry
-from allotment.cni.request import parse_request
 from allotment.node.reports import SpoolReport
-from allotment.node.spool import SUFFIX
+from allotment.node.spool import SUFFIX, read_entry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +17,6 @@ __all__ = ["UNREADABLE", "KeptDel", "count_kept", "read_kept"]
 
 UNREADABLE = "unreadable"
 """The folder within the spool where the agent puts entries that it can't read."""
-_LARGEST = 2 << 20
 
 
 class KeptDel(msgspec.Struct, frozen=True):
@@ -42,9 +39,7 @@ def read_kept(folder: Path) -> tuple[KeptDel, ...]:
     found: list[KeptDel] = []
     for name in _names(folder):
         try:
-            with (folder / name).open("rb") as file:
-                entry = decode_spool_entry(file.read(_LARGEST))
-            request = parse_request(entry.env, entry.body)
+            entry, request = read_entry(folder / name)
         except (OSError, AllotmentError):
             continue
         found.append(KeptDel(name, request.container_id, request.interface, request.network, entry.boot))
