@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from allotment.api.allocation import Allocation
@@ -13,7 +15,9 @@ from allotment.api.network import Network
 from allotment.api.numbered import Index, IPAddress, IPPrefix
 from allotment.api.pools import IndexPool, IPAddressPool, IPPrefixPool
 from allotment.api.reservation import IPReservation
-from allotment.api.validate import Resource
+
+if TYPE_CHECKING:
+    from allotment.api.validate import Resource
 
 __all__ = ["KINDS", "KIND_OF", "Column", "Kind"]
 

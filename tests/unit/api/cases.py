@@ -1,35 +1,12 @@
-"""One table of objects, valid and not, for whoever judges objects: the library now, an API server with the CRDs too.
-
-A case is a whole object (and, for an update, the one before it, with a status where the rule looks at it). `wrong`
-lists the field paths that must be refused, each with words that the library's message has to hold; empty means
-that the object must be accepted. `library_only` says why an API server can't refuse it.
-"""
+"""One table of objects, valid and not, for whoever judges objects: the library, and an API server with the CRDs."""
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass
 from typing import Any
 
-Raw = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Case:
-    name: str
-    new: Raw
-    wrong: tuple[tuple[str, str], ...] = ()
-    old: Raw | None = None
-    library_only: str = ""
-
-
-def thing(kind: str, name: str, **spec: Any) -> Raw:
-    return {
-        "apiVersion": "allotment.dev/v1alpha1",
-        "kind": kind,
-        "metadata": {"name": name},
-        "spec": copy.deepcopy(spec),
-    }
+from unit.api.case import AT_ROOT, Case, Raw, thing
+from unit.api.loadbalancer_cases import LOADBALANCER_CASES
+from unit.api.pool_cases import POOL_CASES
 
 
 def l3(*subnets: Raw | str, name: str = "blue", **spec: Any) -> Raw:
@@ -58,13 +35,12 @@ def block(cidr: str, state: str = "Confirmed") -> Raw:
     return {"cidr": cidr, "state": state}
 
 
-AT_ROOT = "a rule on metadata.name stands at the object's root, and would block its finalizers"
 S0 = "spec.subnets[0]"
 
 NAMES = (
     Case("a name of 50", l3("10.4.0.0/24", name="a" * 50)),
-    Case("a name of 51", l3("10.4.0.0/24", name="a" * 51), (("metadata.name", "at most 50"),), library_only=AT_ROOT),
-    Case("a dotted name", l3("10.4.0.0/24", name="net.v4"), (("metadata.name", "a-z, 0-9"),), library_only=AT_ROOT),
+    Case("a name of 51", l3("10.4.0.0/24", name="a" * 51), (("metadata.name", "at most 50"),)),
+    Case("a dotted name", l3("10.4.0.0/24", name="net.v4"), (("metadata.name", "a-z, 0-9"),)),
     Case("a name in capitals", l3("10.4.0.0/24", name="Blue"), (("metadata.name", "a-z, 0-9"),)),
     Case("a name that ends in a dash", l3("10.4.0.0/24", name="blue-"), (("metadata.name", "a-z, 0-9"),)),
 )
@@ -258,7 +234,7 @@ OTHERS = (
     ),
     Case("config", thing("IPAMConfig", "default", strictAffinity=True, maxBlocksPerHost=4, cooldownSeconds=0)),
     Case("empty config", thing("IPAMConfig", "default")),
-    Case("second config", thing("IPAMConfig", "other"), (("metadata.name", "'default'"),), library_only=AT_ROOT),
+    Case("second config", thing("IPAMConfig", "other"), (("metadata.name", "'default'"),)),
     Case(
         "no blocks at all",
         thing("IPAMConfig", "default", autoAllocateBlocks=False),
@@ -277,4 +253,16 @@ OTHERS = (
     ),
 )
 
-CASES = (*NAMES, *SUBNETS, *BLOCKS, *GATEWAYS, *EXCLUDES, *FIELDS, *UPDATES, *ALLOCATIONS, *OTHERS)
+CASES = (
+    *NAMES,
+    *SUBNETS,
+    *BLOCKS,
+    *GATEWAYS,
+    *EXCLUDES,
+    *FIELDS,
+    *UPDATES,
+    *ALLOCATIONS,
+    *OTHERS,
+    *POOL_CASES,
+    *LOADBALANCER_CASES,
+)
