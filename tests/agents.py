@@ -288,8 +288,8 @@ class Agent:
 
         return Client(self.socket, timeout=timeout).call(environment(verb, container, **more), conf(network))
 
-    def shim(self, verb, container="", *, timeout_ms=None, **more):
-        """Start the shim for one call; `communicate()` brings what it prints."""
+    def shim(self, verb, container="", *, body=None, timeout_ms=None, **more):
+        """Start the shim for one call and hand it all it wants; `communicate()` brings what it prints."""
         process = subprocess.Popen(
             [shim_binary()],
             stdin=subprocess.PIPE,
@@ -297,7 +297,7 @@ class Agent:
             env=self.shim_environment(verb, container, timeout_ms=timeout_ms, **more),
         )
         with contextlib.suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(conf())
+            process.stdin.write(conf() if body is None else body)
         process.stdin = None
         return process
 
@@ -329,17 +329,25 @@ class Agent:
 
     def usage(self):
         """What the process takes up now."""
-        proc = Path("/proc", str(self.pid))
-        status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line)
-        ticks = (proc / "stat").read_text().rpartition(")")[2].split()
-        children = [(task / "children").read_text().split() for task in (proc / "task").iterdir()]
-        return Usage(
-            descriptors=len(list((proc / "fd").iterdir())),
-            threads=int(status["Threads"]),
-            children=sum(len(pids) for pids in children),
-            resident_kib=int(status["VmRSS"].split()[0]),
-            cpu_seconds=(int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK"),
-        )
+        return usage(self.pid)
+
+
+def usage(pid="self"):
+    """What a process takes up now."""
+    proc = Path("/proc", str(pid))
+    status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line)
+    ticks = (proc / "stat").read_text().rpartition(")")[2].split()
+    children = 0
+    for task in (proc / "task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a thread that ended meanwhile
+            children += len((task / "children").read_text().split())
+    return Usage(
+        descriptors=len(list((proc / "fd").iterdir())),
+        threads=int(status["Threads"]),
+        children=children,
+        resident_kib=int(status["VmRSS"].split()[0]),
+        cpu_seconds=(int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK"),
+    )
 
 
 def readable(limit, *files):
@@ -372,7 +380,7 @@ def told(reply):
 
 
 def environment(verb, container="", *, interface="eth0", netns="", **more):
-    """The CNI_* variables of a call."""
+    """The CNI_* variables of a call; one that is None isn't set."""
     env = {"CNI_COMMAND": verb, "CNI_PATH": "/opt/cni/bin"}
     if container:
         env |= {
@@ -381,7 +389,7 @@ def environment(verb, container="", *, interface="eth0", netns="", **more):
             "CNI_NETNS": netns or f"/run/netns/{container}",
             "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=test;K8S_POD_NAME={container};K8S_POD_UID=uid-{container}",
         }
-    return env | more
+    return {name: str(value) for name, value in (env | more).items() if value is not None}
 
 
 def conf(network="blue", *, version="1.1.0", **more):

@@ -9,14 +9,13 @@ Every waiting here is for a condition, with a limit (`until`).
 
 import json
 import os
-import subprocess
 import time
 from dataclasses import dataclass, field
 
 import msgspec
 import yaml
 
-from agents import PATIENCE, Agent, conf, environment, now, shim_binary
+from agents import PATIENCE, Agent, conf, environment, now
 from allotment.addressing.errors import AllotmentError
 from allotment.cni.client import Client
 from allotment.node.reports import HistoryReport, StatusReport
@@ -64,7 +63,7 @@ class Node(Agent):
 
     def call(self, verb, container="", *, of="blue", config=None, **env):
         """One CNI call over the socket, acknowledged. A variable that is None isn't set."""
-        reply = Client(self.socket, timeout=PATIENCE).call(variables(verb, container, env), self.conf(of, config))
+        reply = Client(self.socket, timeout=PATIENCE).call(environment(verb, container, **env), self.conf(of, config))
         return answer(reply.exit_code, reply.body, reply.flags)
 
     def call_or_none(self, verb, container="", **options):
@@ -80,14 +79,7 @@ class Node(Agent):
 
     def begin(self, verb, container="", *, of="blue", config=None, timeout_ms=None, **env):
         """Start the shim and hand it all it wants; `finish` waits for it."""
-        run_with = {"ALLOTMENT_SOCKET": str(self.socket), **variables(verb, container, env)}
-        if timeout_ms is not None:
-            run_with["ALLOTMENT_TIMEOUT_MS"] = str(timeout_ms)
-        process = subprocess.Popen([shim_binary()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=run_with)
-        process.stdin.write(self.conf(of, config))
-        process.stdin.close()
-        process.stdin = None
-        return process
+        return self.shim(verb, container, body=self.conf(of, config), timeout_ms=timeout_ms, **env)
 
     @staticmethod
     def finish(process):
@@ -234,14 +226,6 @@ class Node(Agent):
     def said(self, text):
         """Whether the log has this in a line."""
         return text in self.log(1 << 22)
-
-
-def variables(verb, container, env):
-    """The CNI_* variables of a call; None takes one away."""
-    known = {name: value for name, value in env.items() if name in ("interface", "netns")}
-    others = {name: value for name, value in env.items() if name not in known}
-    together = {**environment(verb, container, **known), **others}
-    return {name: str(value) for name, value in together.items() if value is not None}
 
 
 def manifest(kind, name, spec=None, **metadata):

@@ -11,9 +11,10 @@ import signal
 
 import pytest
 
-from agents import Launcher, network
-from faults.injection import CHANGES, Call, Faults
-from nodes import Node, cni_cache_entry, until
+from agents import network
+from faults.injection import CHANGES, Call
+from faults.node import faulty_node
+from nodes import cni_cache_entry, until
 
 RUNNING = [f"pod-{number}" for number in range(10)]
 
@@ -152,14 +153,9 @@ def test_what_is_damaged_beside_the_ledger_is_no_reason_to_make_it_again(running
 
 
 @pytest.fixture
-def failing(tmp_path):
-    """A node on a disk that fails when it is told to; `errors` does so."""
-    with (
-        Faults(tmp_path / "disk") as faults,
-        Launcher(faults.environment(), modules=["allotment.net.namespaces"]) as launcher,
-        Node(launcher, {"blue.yaml": network(cooldown=0)}, folder=tmp_path) as node,
-    ):
-        node.disk_control = faults.control
+def failing():
+    """A node on a disk that fails when it is told to."""
+    with faulty_node({"blue.yaml": network(cooldown=0)}) as node:
         node.start()
         yield node
 

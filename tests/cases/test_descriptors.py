@@ -6,13 +6,11 @@ that can't be entered.
 """
 
 import asyncio
-import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from agents import network
+from agents import network, usage
 from allotment.addressing.errors import InternalError
 from allotment.net.namespaces import addresses_in
 from allotment.node.rebuild import living_namespaces, observe_namespaces
@@ -27,19 +25,12 @@ def spaces():
         yield spaces
 
 
-def resources():
-    """Descriptors, threads and children of this process."""
-    children = [Path(task, "children").read_text().split() for task in Path("/proc/self/task").iterdir()]
-    threads = len(children)
-    return len(os.listdir("/proc/self/fd")), threads, sum(map(len, children))  # noqa: PTH208
-
-
 def assert_no_more_than(before):
     """A leak is one for each of dozens of looks; asyncio's own pool of threads may still be growing."""
-    descriptors, threads, children = resources()
-    assert descriptors <= before[0] + 2
-    assert threads <= before[1] + 4
-    assert children <= before[2]
+    after = usage()
+    assert after.descriptors <= before.descriptors + 2
+    assert after.threads <= before.threads + 4
+    assert after.children <= before.children
 
 
 async def test_looking_again_and_again_keeps_nothing(spaces):
@@ -47,7 +38,7 @@ async def test_looking_again_and_again_keeps_nothing(spaces):
         spaces.make(f"10.66.0.{number + 2}/24", f"fd66::{number + 2}/64")
     (spaces.folder / "plain").write_text("what `ip netns add` leaves when it fails half-way")
     await look(spaces, 10)
-    before = resources()
+    before = usage()
     await look(spaces, 40)
     assert_no_more_than(before)
 
@@ -66,7 +57,7 @@ async def test_looks_that_fail_keep_nothing(spaces):
     subprocess.run(["mount", "--bind", "/proc/self/ns/uts", str(other)], check=True)
     try:
         await fail(spaces, 10)
-        before = resources()
+        before = usage()
         await fail(spaces, 50)
         assert_no_more_than(before)
     finally:
@@ -84,7 +75,7 @@ async def fail(spaces, times):
 async def test_looks_at_namespaces_that_come_and_go_keep_nothing(spaces):
     spaces.make("10.66.0.2/24")
     await observe_namespaces([spaces.folder])
-    before = resources()
+    before = usage()
     for number in range(30):
         path = spaces.make(f"10.66.1.{number + 2}/24")
         looking = asyncio.create_task(observe_namespaces([spaces.folder]))
@@ -109,8 +100,8 @@ def test_an_agent_that_has_rebuilt_is_as_one_that_has_not(make_node, spaces):
     node.start()
     node.give("c2")
     plain = node.usage()
-    for usage in (rebuilt, looked_at):
+    for used in (rebuilt, looked_at):
         # What comes and goes by itself is one or two; a leak is one for each namespace.
-        assert usage.descriptors <= plain.descriptors + 3
-        assert usage.threads <= plain.threads + 3
-        assert usage.children == 0
+        assert used.descriptors <= plain.descriptors + 3
+        assert used.threads <= plain.threads + 3
+        assert used.children == 0

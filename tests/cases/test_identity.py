@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from agents import network, shim_binary
+from agents import environment, network, shim_binary
 from allotment.cni.client import Client
 from allotment.cni.frames import encode_call
-from nodes import cni_cache_entry, until, variables
+from nodes import cni_cache_entry, until
 
 # -- C20
 
@@ -187,7 +187,7 @@ def test_a_plugin_whose_standard_output_is_closed_leaves_nothing(node):
 
 def test_a_caller_that_cuts_the_line_at_any_byte_of_its_request_leaves_nothing(node):
     """C23: a request counts once all of it is there; half a one is none."""
-    whole = encode_call(variables("ADD", "cut", {}), node.conf("blue"))
+    whole = encode_call(environment("ADD", "cut"), node.conf("blue"))
     for cut in range(0, len(whole), 7):
         with socket.socket(socket.AF_UNIX) as line:
             line.connect(str(node.socket))

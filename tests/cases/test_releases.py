@@ -5,15 +5,13 @@ C5: the first DEL fails somewhere inside, what was known is forgotten all the sa
 """
 
 import errno
-import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 
-from agents import Launcher, network
-from faults.injection import CHANGES, KILL, Call, Faults
-from nodes import Node, until
+from agents import network
+from faults.injection import CHANGES, KILL, Call
+from faults.node import faulty_node
+from nodes import until
 
 CUT_DOWN = [b'{"type": "allotment"}', b"{}", b"", b"not json", b'{"name": 7, "ipam": []}']
 """What is left of a configuration when a runtime has lost its cache, or somebody has edited it."""
@@ -119,18 +117,9 @@ def test_a_list_that_is_missing_is_not_an_empty_one(node):
 @pytest.fixture(scope="module")
 def failing():
     """A node on a disk that fails when it is told to."""
-    folder = Path(tempfile.mkdtemp(prefix="al-", dir="/dev/shm"))
-    try:
-        with (
-            Faults(folder / "disk") as faults,
-            Launcher(faults.environment(), modules=["allotment.net.namespaces"]) as launcher,
-            Node(launcher, {"blue.yaml": network(cooldown=0)}, folder=folder) as node,
-        ):
-            node.disk_control = faults.control
-            node.start()
-            yield node
-    finally:
-        shutil.rmtree(folder)
+    with faulty_node({"blue.yaml": network(cooldown=0)}, dir="/dev/shm") as node:
+        node.start()
+        yield node
 
 
 def steps_of_a_del(node):

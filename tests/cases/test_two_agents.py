@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from agents import Launcher, network
-from faults.injection import CHANGES, Faults
+from agents import network
+from faults.injection import CHANGES
+from faults.node import faulty_node
 from nodes import Node, until
 
 BLUE = {"blue.yaml": network(cooldown=0)}
@@ -78,19 +79,15 @@ def test_of_many_that_start_at_once_one_serves(make_node, second_of):
         winner.kill()
 
 
-def test_the_lock_outlives_the_ledgers_file(tmp_path, second_of):
+def test_the_lock_outlives_the_ledgers_file(second_of):
     """The class of this case: the file is renamed over by what happens to the ledger; the lock is on another one."""
-    with (
-        Faults(tmp_path / "disk") as faults,
-        Launcher(faults.environment(), modules=["allotment.net.namespaces"]) as launcher,
-        Node(launcher, BLUE, folder=tmp_path) as node,
-    ):
+    with faulty_node(BLUE) as node:
         node.start()
         node.give("c1")
         before = (node.state / "ledger.db").stat().st_ino
-        faults.control.arm(CHANGES, first=1, times=1, error=errno.EIO, match="ledger.db-wal")
+        node.disk_control.arm(CHANGES, first=1, times=1, error=errno.EIO, match="ledger.db-wal")
         node.call("ADD", "c2")
-        faults.control.disarm()
+        node.disk_control.disarm()
         until(lambda: node.call("ADD", "c3").ok, "the ledger is not replaced")
         assert (node.state / "ledger.db").stat().st_ino != before
 

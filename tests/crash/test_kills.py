@@ -11,8 +11,9 @@ import signal
 
 import pytest
 
-from crash.world import MANIFESTS, World, explained, faulty_agent
+from crash.world import MANIFESTS, World, explained
 from faults.injection import CHANGES
+from faults.node import faulty_node
 
 QUICK = 16
 SLOW = int(os.environ.get("ALLOTMENT_CRASHES", "500"))
@@ -95,10 +96,10 @@ class Killer:
 
 async def live(seed, kills):
     """One world, until its agent was killed that often and then ended in order. Returns how much was answered."""
-    with faulty_agent(manifests=MANIFESTS) as (agent, control), explained(agent):
+    with faulty_node(MANIFESTS) as agent, explained(agent):
         await asyncio.to_thread(agent.start)
         async with World(agent, seed) as world:
-            killer = Killer(world, control)
+            killer = Killer(world, agent.disk_control)
             for number in itertools.count(1):
                 world.let()
                 if world.random.random() < 0.3:

@@ -6,8 +6,6 @@ import itertools
 import json
 import random
 import re
-import tempfile
-from pathlib import Path
 
 import agents
 from agents import now
@@ -18,7 +16,6 @@ from allotment.cni.frames import encode_call
 from allotment.ledger import LedgerReader
 from allotment.ledger.history import RowsQuery
 from crash.told import Told
-from faults.injection import Faults
 
 COOLDOWN = 1
 NETWORK = "blue"
@@ -277,18 +274,6 @@ class World:
         for task in self._tasks:
             if task.done():
                 task.result()
-
-
-@contextlib.contextmanager
-def faulty_agent(**options):
-    """An agent whose disk can be made to fail, and the control of that."""
-    with (
-        tempfile.TemporaryDirectory(prefix="al-") as folder,
-        Faults(Path(folder, "disk")) as faults,
-        agents.Launcher(faults.environment()) as launcher,
-        agents.Agent(launcher, folder=folder, **options) as agent,
-    ):
-        yield agent, faults.control
 
 
 @contextlib.contextmanager

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 import agents
-from agents import Launcher, network
+from agents import network
 from allotment.ledger import LedgerReader
-from faults.injection import CHANGES, HOLD, Call, Faults
+from faults.injection import CHANGES, HOLD, Call
+from faults.node import faulty_node
 from nodes import Node, until
 
 TRY_AGAIN, NOT_SERVING = 11, 50
@@ -49,15 +50,11 @@ def small_disk(launcher, tmp_path):
 
 
 @pytest.fixture
-def failing(tmp_path):
+def failing():
     """A node whose disk can be made to fail, and the control of that."""
-    with (
-        Faults(tmp_path / "disk") as faults,
-        Launcher(faults.environment()) as launcher,
-        Node(launcher, BLUE, folder=tmp_path) as node,
-    ):
+    with faulty_node(BLUE) as node:
         node.start()
-        yield node, faults.control
+        yield node, node.disk_control
 
 
 def fill(folder):

@@ -208,10 +208,20 @@ def test_gc_shows_and_frees_nothing_without_yes(node, run):
 def test_gc_frees_what_an_operator_names(node, run):
     code, out, _ = run("gc", "--yes", "--address", "10.4.1.7", "-o", "json", node=node)
     assert code == Exit.OK
-    assert [(row["address"], row["outcome"]) for row in json.loads(out)] == [("10.4.1.7", "freed")]
-    assert [str(lease.address) for lease in node.world.book.leases()] == ["fd00:4::2"]
+    freed = [(row["address"], row["outcome"]) for row in json.loads(out)]
+    assert freed == [("10.4.1.7", "freed"), ("fd00:4::2", "freed")], "a pod has both of its addresses, or none"
+    assert list(node.world.book.leases()) == []
     _, out, _ = run("history", "--address", "10.4.1.7", "-o", "json", node=node)
     assert json.loads(out)[0]["cause"] == "operator"
+
+
+def test_gc_of_an_address_leaves_other_attachments_alone(node, run):
+    node.run(node.world.give("88bb9c81d0b4", "default/web-2"))
+    code, out, _ = run("gc", "--dry-run", "--address", "fd00:4::2", "-o", "json", node=node)
+    assert code == Exit.OK
+    assert [row["address"] for row in json.loads(out)] == ["10.4.1.7", "fd00:4::2"]
+    assert run("gc", "--yes", "--address", "fd00:4::2", node=node)[0] == Exit.OK
+    assert {lease.owner.container_id for lease in node.world.book.leases()} == {"88bb9c81d0b4"}
 
 
 def test_gc_refuses_to_free_an_address_that_is_in_use(node, run):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,15 +11,6 @@ from allotment.addressing.errors import ConfigError
 from allotment.cli.times import Stamp, ago, parse_time, span
 
 NOW = datetime(2026, 11, 29, 14, 30, tzinfo=UTC)
-
-
-@pytest.fixture(autouse=True)
-def zone(monkeypatch, request):
-    monkeypatch.setenv("TZ", getattr(request, "param", "UTC"))
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.mark.parametrize(
