@@ -166,23 +166,26 @@ def _seconds(text: str) -> float:
 
 def _remove(arguments: argparse.Namespace) -> None:
     # The configuration first: with it gone, no runtime calls the plugin any more.
-    if not arguments.no_conf:
-        _remove_file(arguments.conf_dir, arguments.conf_name, is_ours)
-    _remove_file(arguments.bin_dir, PLUGIN_NAME, lambda content: _SHIM_MARK in content)
+    found = not arguments.no_conf and _remove_file(arguments.conf_dir, arguments.conf_name, is_ours)
+    found |= _remove_file(arguments.bin_dir, PLUGIN_NAME, lambda content: _SHIM_MARK in content)
+    if not found:
+        print(f"nothing to remove: there is no {arguments.bin_dir / PLUGIN_NAME}, and no configuration of ours")
 
 
-def _remove_file(path: Path, name: str, ours: Callable[[bytes], bool]) -> None:
+def _remove_file(path: Path, name: str, ours: Callable[[bytes], bool]) -> bool:
+    """Remove the file if it is ours; says whether there is one, ours or not."""
     if not path.is_dir():
-        return
+        return False
     with opened(path, create=False) as folder:
         content = folder.read(name)
         if content is None:
-            return
-        if not ours(content):
+            return False
+        if ours(content):
+            folder.remove(name)
+            print(f"removed: {path / name}")
+        else:
             print(f"left alone: {path / name} (not installed by this command)")
-            return
-        folder.remove(name)
-        print(f"removed: {path / name}")
+    return True
 
 
 def shim_of_this_machine() -> bytes:
