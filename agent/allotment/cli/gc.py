@@ -18,7 +18,7 @@ from allotment.node.reports import GcItem, GcQuery, LeasesQuery, time_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from allotment.cli.informant import Informant
     from allotment.node.reports import LeaseReport
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     mode.add_argument("--yes", action="store_true", help="free them")
     parser.add_argument("--network", default="", metavar="NAME", help="only leases of this network")
     parser.add_argument("--container", default="", metavar="ID", help="the leases of this container, gone or not")
-    parser.add_argument("--address", default="", metavar="ADDRESS", help="the lease of this address, gone or not")
+    parser.add_argument("--address", default="", metavar="ADDRESS", help="the pod that has this address, gone or not")
     parser.add_argument(
         "--all-gone", action="store_true", help="believe it when not a single network namespace is there any more"
     )
@@ -69,7 +69,10 @@ def _run(arguments: argparse.Namespace, asked: Informant) -> Exit:
     def look() -> tuple[Candidate, ...]:
         query = LeasesQuery(network=arguments.network, container=arguments.container, address=arguments.address)
         # What is to be freed is looked up at the agent; only a look may come from the ledger.
-        leases = asked.agents_leases(query) if arguments.yes else asked.leases(query)
+        ask = asked.agents_leases if arguments.yes else asked.leases
+        leases = ask(query)
+        if arguments.address:
+            leases = tuple(whole(leases, ask))
         if by_name:
             return named(leases, namespace_gone, force=arguments.force or not arguments.yes)
         clock = asked.clock
@@ -92,6 +95,17 @@ def _run(arguments: argparse.Namespace, asked: Informant) -> Exit:
     if by_name and not found:
         return Exit.NOT_FOUND
     return Exit.OK if all(outcome == "freed" for outcome in outcomes.values()) else Exit.PROBLEM
+
+
+def whole(
+    leases: Iterable[LeaseReport], ask: Callable[[LeasesQuery], tuple[LeaseReport, ...]]
+) -> Iterator[LeaseReport]:
+    """These leases, and what else their attachments hold: a pod has both of its addresses, or none."""
+    meant = {(lease.network, lease.container, lease.interface) for lease in leases}
+    for network in sorted({network for network, _, _ in meant}):
+        for lease in ask(LeasesQuery(network=network)):
+            if (lease.network, lease.container, lease.interface) in meant:
+                yield lease
 
 
 def free(candidates: Sequence[Candidate], asked: Informant) -> dict[int, str]:

@@ -365,12 +365,14 @@ class Writer:
                 else:
                     self._write_what_gives_back(requests, reason, again=False)
             case Trouble.BUSY | Trouble.CALLER:
-                self._callers.refuse(requests, f"the ledger can't be written now: {describe(error)}")
+                self._callers.refuse(
+                    requests, f"the ledger {self._files.database} can't be written now: {describe(error)}"
+                )
             case Trouble.DISK:
                 # What was in flight is refused before memory is asked what was acknowledged, and not before nobody
                 # trusts the file any more.
                 self.database.abandon()
-                self._callers.refuse(requests, f"the ledger's disk failed: {describe(error)}")
+                self._callers.refuse(requests, self._failed_reason(error))
                 self._disk_failed(error)
 
     # -- a full disk ----------------------------------------------------------------------------------------------

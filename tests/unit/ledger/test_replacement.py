@@ -145,7 +145,7 @@ async def test_a_file_that_is_not_in_its_place_any_more_holds_nothing(tmp_path, 
             (folder / "ledger.db").unlink()
         if how == "replaced":
             (folder / "ledger.db").write_bytes(b"")
-        with pytest.raises(LedgerUnavailable):
+        with pytest.raises(LedgerUnavailable, match=f"{folder} fails .*; see to the disk"):
             await ledger.commit(granted(lease(2)))
         folder.mkdir(exist_ok=True)
         await until(lambda: ledger.health().replaced == 1)
