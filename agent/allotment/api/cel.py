@@ -43,7 +43,8 @@ Place = tuple[type[Any], str]
 class Rule(msgspec.Struct, frozen=True):
     """`rule` must be true; otherwise `text` is told, of `field` where it is given (`.gateway`).
 
-    In `text`, `{…}` is an expression in CEL that gives a string.
+    In `text`, `{…}` is an expression in CEL that gives a string. It has to be a field that has a maxLength, or
+    an entry of a list of such text: the budget takes what `string(…)` gives, or a field of an entry, for endless.
     """
 
     rule: str
@@ -71,15 +72,15 @@ PREFIX = (
     ),
     Rule(
         "!isCIDR(self) || cidr(self) == cidr(self).masked()",
-        "'{self}' has host bits set; the block that holds it is written '{string(cidr(self).masked())}'",
+        "'{self}' has host bits set; write the block that holds it, with those bits zero",
     ),
 )
 """For a prefix in any valid spelling."""
 CANONICAL_PREFIX = (
     *PREFIX,
     Rule(
-        "!isCIDR(self) || cidr(self) != cidr(self).masked() || string(cidr(self)) == self",
-        "'{self}' is not the usual form; write '{string(cidr(self))}'",
+        "!isCIDR(self) || !(cidr(self) == cidr(self).masked()) || string(cidr(self)) == self",
+        "'{self}' is not the usual form; write IPv6 in small letters, with its zeros cut (RFC 5952)",
     ),
 )
 """For a prefix that is a key, and so has one spelling."""
@@ -88,7 +89,10 @@ IS_ADDRESS = Rule(
 )
 CANONICAL_ADDRESS = (
     IS_ADDRESS,
-    Rule("!isIP(self) || string(ip(self)) == self", "'{self}' is not the usual form; write '{string(ip(self))}'"),
+    Rule(
+        "!isIP(self) || string(ip(self)) == self",
+        "'{self}' is not the usual form; write IPv6 in small letters, with its zeros cut (RFC 5952)",
+    ),
 )
 EXCLUDED = (
     Rule(
@@ -132,11 +136,8 @@ def set_to(path: str, *values: str) -> str:
 def no_overlap(cidr: str = "") -> Rule:
     """For a list: no two of its prefixes share an address. `cidr` is how an entry names its prefix (`.cidr`)."""
     alone = f"self.exists_one(b, cidr(a{cidr}).containsCIDR(b{cidr}))"
-    return Rule(
-        f"!self.all(a, isCIDR(a{cidr})) || self.all(a, {alone})",
-        f"{{self.filter(a, !{alone})[0]{cidr}}} overlaps {{self.filter(b, self.filter(a, !{alone})[0]{cidr} != b{cidr}"
-        f" && cidr(self.filter(a, !{alone})[0]{cidr}).containsCIDR(b{cidr}))[0]{cidr}}}; no two may share an address",
-    )
+    which = "two entries overlap" if cidr else f"{{self.filter(a, !{alone})[0]}} overlaps another one"
+    return Rule(f"!self.all(a, isCIDR(a{cidr})) || self.all(a, {alone})", f"{which}; no two may share an address")
 
 
 def inside(entry: str, prefix: str) -> str:

@@ -24,7 +24,7 @@ _RANGE = (
     ),
     Rule(
         f"!{_IS_RANGE} || self.contains(':') || {_number(_FIRST)} <= {_number(_LAST)}",
-        f"'{{self}}' is reversed; write '{{{_LAST}}}-{{{_FIRST}}}'",
+        "'{self}' is reversed; write the lower address first",
     ),
 )
 

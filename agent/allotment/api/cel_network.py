@@ -27,19 +27,15 @@ _PREFIX = "cidr(self.cidr)"
 _V4 = f"{_PREFIX}.ip().family() == 4"
 _GATEWAY = "!has(self.gateway) || !isIP(self.gateway) || !isCIDR(self.cidr) || "
 _IN_SUBNET = f"{_PREFIX}.containsIP(self.gateway)"
-# An address is the last of its prefix if none of its host bits is zero, that is if masking loses something at each bit.
-_BITS = ", ".join(map(str, range(1, 33)))
-_ZERO_BIT = (
-    f"[{_BITS}].exists(n, n > {_PREFIX}.prefixLength() && cidr(self.gateway + '/' + string(n)).masked().ip()"
-    " == cidr(self.gateway + '/' + string(n - 1)).masked().ip())"
-)
+_OCTETS = " + ".join(f"int(self.gateway.split('.')[{place}]) * {1 << 24 - 8 * place}" for place in range(4))
+_SIZES = ", ".join(str(1 << 32 - length) for length in range(31))
+_IS_LAST = f"({_OCTETS} + 1) % [{_SIZES}][{_PREFIX}.prefixLength()] == 0"
 
 _SUBNET = (
     Rule(
         f"!has(self.hostPrefixLength) || !isCIDR(self.cidr) || (self.hostPrefixLength >= {_PREFIX}.prefixLength()"
         f" && self.hostPrefixLength <= ({_V4} ? 32 : 128))",
-        f"must be from {{string({_PREFIX}.prefixLength())}} to {{({_V4} ? '32' : '128')}} in {{self.cidr}},"
-        " not {string(self.hostPrefixLength)}",
+        "must be from the prefix length of {self.cidr} to 32 (IPv4) or 128 (IPv6)",
         ".hostPrefixLength",
     ),
     Rule(
@@ -54,13 +50,13 @@ _SUBNET = (
         ".gateway",
     ),
     Rule(
-        f"{_GATEWAY}{_PREFIX}.prefixLength() > ({_V4} ? 30 : 126) || ip(self.gateway) != {_PREFIX}.masked().ip()",
+        f"{_GATEWAY}{_PREFIX}.prefixLength() > ({_V4} ? 30 : 126) || !(ip(self.gateway) == {_PREFIX}.masked().ip())",
         f"{{self.gateway}} is the {{({_V4} ? 'network' : 'subnet-router anycast')}} address of {{self.cidr}};"
         " choose an address that a router can have",
         ".gateway",
     ),
     Rule(
-        f"{_GATEWAY}!({_V4}) || {_PREFIX}.prefixLength() > 30 || !{_IN_SUBNET} || {_ZERO_BIT}",
+        f"{_GATEWAY}!({_V4}) || {_PREFIX}.prefixLength() > 30 || !{_IN_SUBNET} || !({_IS_LAST})",
         "{self.gateway} is the broadcast address of {self.cidr}; choose an address that a router can have",
         ".gateway",
     ),
@@ -95,17 +91,15 @@ _NETWORK = (
     ),
     Rule(
         "!has(self.mtu) || self.mtu >= 1280 || !self.subnets.exists(s, s.cidr.contains(':'))",
-        "must be 1280 or more with an IPv6 subnet (RFC 8200), not {string(self.mtu)}",
+        "must be 1280 or more with an IPv6 subnet (RFC 8200)",
         ".mtu",
     ),
     fixed_once_set("networkID"),
 )
 
-_OPEN_AND_GONE = "!(has(o.closed) && o.closed) && !self.exists(n, n.cidr == o.cidr)"
 _REMOVAL = Rule(
-    f"!oldSelf.exists(o, {_OPEN_AND_GONE})",
-    f"{{oldSelf.filter(o, {_OPEN_AND_GONE})[0].cidr}} may be removed only once it is closed:"
-    " set closed: true on it first",
+    "!oldSelf.exists(o, !(has(o.closed) && o.closed) && !self.exists(n, n.cidr == o.cidr))",
+    "a subnet may be removed only once it is closed: set closed: true on it first",
 )
 
 _LISTS_VALUES = "self.operator in ['In', 'NotIn']"

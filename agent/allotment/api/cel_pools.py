@@ -56,7 +56,7 @@ _INDEXES = (
     ),
     Rule(
         f"!{_is_range('self')} || {_first('self')} <= {_last('self')}",
-        f"'{{self}}' is reversed; write '{{string({_last('self')})}}..{{string({_first('self')})}}'",
+        "'{self}' is reversed; write the lower number first",
     ),
 )
 _INDEX_OVERLAP = Rule(
@@ -83,7 +83,7 @@ _LENGTH_FITS = (
 )
 _LENGTH = Rule(
     f"self.prefixes.all(p, !isCIDR(p) || {_LENGTH_FITS})",
-    f"{{string(self.prefixLength)}} doesn't fit {{self.prefixes.filter(p, isCIDR(p) && !{_LENGTH_FITS})[0]}};"
+    f"doesn't fit {{self.prefixes.filter(p, isCIDR(p) && !{_LENGTH_FITS})[0]}};"
     " it must be from the prefix's own length to 32 (IPv4) or 128 (IPv6)",
     ".prefixLength",
 )
@@ -111,21 +111,20 @@ _CLAIM = (
     _value(PREFIX[0].rule, PREFIX[0].text, "IPPrefixPool"),
     Rule(
         "!has(self.value) || !isCIDR(self.value) || cidr(self.value) == cidr(self.value).masked()",
-        "'{self.value}' has host bits set; the block that holds it is written '{string(cidr(self.value).masked())}'",
+        PREFIX[1].text.replace("{self}", "{self.value}"),
         ".value",
     ),
 )
 
+_NAMESPACE = Rule(
+    "self == '' || !format.dns1123Label().validate(self).hasValue()",
+    "'{self}' is no name of a namespace; use a-z, 0-9 and inner dashes",
+)
 _HAS_NAMESPACE = "!has(self.namespace) || self.namespace == '' || "
 _CLAIM_REF = (
     Rule(
         f"{_HAS_NAMESPACE}!has(self.kind) || {set_to('self.kind', 'Claim', 'Service')}",
         "is for a Claim or a Service; {self.kind} objects belong to no namespace: leave it out",
-        ".namespace",
-    ),
-    Rule(
-        f"{_HAS_NAMESPACE}!format.dns1123Label().validate(self.namespace).hasValue()",
-        "'{self.namespace}' is no name of a namespace; use a-z, 0-9 and inner dashes",
         ".namespace",
     ),
 )
@@ -156,6 +155,7 @@ POOL_RULES: Rules = {
     (IPPrefixPoolSpec, "prefixLength"): (fixed("pool"),),
     (ClaimSpec, ""): _CLAIM,
     (ClaimRef, ""): _CLAIM_REF,
+    (ClaimRef, "namespace"): (_NAMESPACE,),
     (IndexSpec, ""): _numbered("Index"),
     (IndexSpec, "poolRef"): (fixed("Index"),),
     (IndexSpec, "index"): (fixed("Index"),),

@@ -48,7 +48,7 @@ def files() -> dict[str, str]:
         "kind": "Kustomization",
         "resources": sorted(written),
     }
-    return {**written, "kustomization.yaml": _HEAD + _text(listed)}
+    return {**written, "kustomization.yml": _HEAD + _text(listed)}
 
 
 def definition(kind: Kind) -> Schema:

@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     folder: Path = arguments.folder
     wanted = files()
-    there = {path.name: path for path in folder.glob("*.yaml")}
+    there = {path.name: path for path in folder.glob("*.y*ml")}
     stale = sorted({name for name, text in wanted.items() if _content(folder / name) != text} | there.keys() - wanted)
     for name in stale:
         path = folder / name
