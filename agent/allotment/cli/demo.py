@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -121,8 +122,9 @@ class _Story:
                 f"{self._stage.node}-web-0", "ping", "-c", "3", "-i", "0.2", "-W", "3", address, check=False
             )
             self._expect(done.returncode == 0, f"no answer from {address}:\n{done.stdout}")
-            took = next((line for line in done.stdout.splitlines() if line.startswith("rtt")), "").rpartition("= ")[2]
-            self._say(f"ping web-0 → web-1  {address:<16} {took}")
+            average = re.search(r"= [\d.]+/([\d.]+)/", done.stdout)
+            took = f", {average[1]} ms on average" if average else ""
+            self._say(f"ping web-0 → web-1  {address:<16} answers{took}")
 
     def kill(self) -> None:
         """SIGKILL among forty requests."""
