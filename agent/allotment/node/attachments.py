@@ -2,11 +2,10 @@
 
 Rules kept here:
 
-- Memory follows the disk. A decision of the book is written by the ledger and takes effect in the book in the very
-  callback that says it is on disk; whether somebody still waits for it makes no difference (I2).
+- Memory follows the disk: a decision takes effect when it is written down, whoever still waits for it (`Commits`, I2).
 - Requests for one attachment take turns (`Turns`); requests for different attachments never wait for each other.
 - A caller that is gone before it acknowledged its answer keeps nothing that its request granted, and loses nothing
-  that was there before or that another call was told of since (`_unconfirmed`).
+  that was there before or that another call was told of since (`Hearers`).
 - A release names the lease it means: the book removes a lease only while it is the very same one (I7).
 """
 
@@ -15,52 +14,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from allotment.addressing.book import Ask
 from allotment.addressing.errors import CheckFailed, LedgerUnavailable, NotAdmitted, NotServing
 from allotment.addressing.lease import Cause, LeaseKind, Moment
+from allotment.node.commits import Commits, Write
+from allotment.node.hearers import Hearers
 from allotment.node.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
-    from allotment.addressing.book import Claimed, LeaseBook, Proposal, Removal
-    from allotment.addressing.errors import AllotmentError
-    from allotment.addressing.lease import AttachmentKey, Change, Lease
+    from allotment.addressing.book import Claimed, LeaseBook
+    from allotment.addressing.lease import AttachmentKey, Lease
     from allotment.addressing.plan import NetworkPlan
     from allotment.cni.request import CniRequest
+    from allotment.node.commits import Store
     from allotment.observe.clock import Clock
 
-__all__ = ["Attached", "Attachments", "Store"]
+__all__ = ["UNKNOWN_OWNER", "Attached", "Attachments"]
 
 UNKNOWN_OWNER = "netns-"
 """A container ID that starts so was made from a namespace's name by a rebuild that found no better owner."""
-
-
-class Store(Protocol):
-    """Where changes go before they count; `allotment.ledger.Ledger` is the one that ships."""
-
-    def submit(
-        self, changes: Sequence[Change], then: Callable[[AllotmentError | None], None] | None = None
-    ) -> asyncio.Future[None]:
-        """Write all of `changes` or none; the future is done after the disk has them, or fails with why not.
-
-        `then` is told the same before, and also if nobody waits for the future any more.
-        """
-        ...
-
-    def fault(self) -> str:
-        """Why nothing can be granted now, for a person; empty when all is well."""
-        ...
-
-    async def confirm(self) -> None:
-        """Return once the disk is known to hold what was acknowledged and nothing else; nearly always at once.
-
-        Raises:
-            LedgerUnavailable: it can't be known now.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +45,6 @@ class Attached:
 
     leases: tuple[Lease, ...]
     granted: bool
-
-
-class _Write:
-    """How the writing of one decision ends; `then` is called when it has."""
-
-    __slots__ = ("ended", "error", "then")
-
-    def __init__(self, then: Callable[[], None] | None = None) -> None:
-        self.then = then
-        self.ended = False
-        self.error: AllotmentError | None = None
-
-    def end(self, error: AllotmentError | None) -> None:
-        """It is on disk, and in the book, or (with an error) in neither."""
-        self.ended, self.error = True, error
-        if self.then is not None:
-            self.then()
 
 
 class Attachments:
@@ -111,17 +70,14 @@ class Attachments:
         self._add_wait = add_wait
         self._gc_enabled = gc_enabled
         self._turns = Turns()
-        self._unconfirmed: dict[int, set[str]] = {}  # by sequence: the calls whose callers may still acknowledge it
-        self._undone: dict[
-            AttachmentKey, tuple[tuple[Lease, ...], str]
-        ] = {}  # what is to be taken back, and of which call
+        self._commits = Commits(book, store)
+        self._hearers = Hearers()
         self._abandoning = 0
         self._abandoned_one = asyncio.Event()
         self._plans_changed = asyncio.Event()
         self._not_serving = "the agent is starting"
         self._incomplete = False
         self._adopted: dict[tuple[str, str], AttachmentKey] = {}
-        self._leases_changed: Callable[[], None] = lambda: None
         self._settle_kept: Callable[[], Awaitable[None]] | None = None
 
     # -- what the daemon tells us ---------------------------------------------------------------------------------
@@ -150,7 +106,7 @@ class Attachments:
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call `callback` after each change of leases; it must be cheap."""
-        self._leases_changed = callback
+        self._commits.on_change(callback)
 
     def before_repeating(self, settle: Callable[[], Awaitable[None]]) -> None:
         """Await `settle` before an ADD is told of leases that are there already.
@@ -183,7 +139,7 @@ class Attachments:
             existing = self._book.find(key)
             if existing:
                 await self._store.confirm()
-                self._will_be_told(key, existing, call_id)
+                self._hearers.repeated(key, existing, call_id)
                 return Attached(existing, granted=False)
             self._refuse_new(owner.network)
             proposal = self._book.propose(
@@ -192,16 +148,15 @@ class Attachments:
                 self._clock.wall(),
             )
             leases = tuple(change.lease for change in proposal.changes)
-            write = _Write()
+            write = Write()
             try:
-                await self._write(proposal, write)
+                await self._commits.write(proposal, write)
             except asyncio.CancelledError:
                 release_turn = False
                 self._abandoning += 1
                 self._spawn(self._abandon(key, leases, write, call_id))
                 raise
-            for lease in leases:
-                self._unconfirmed[lease.sequence] = {call_id}
+            self._hearers.granted(leases, call_id)
             return Attached(leases, granted=True)
         finally:
             if release_turn:
@@ -285,8 +240,7 @@ class Attachments:
 
     def acknowledged(self, attached: Attached) -> None:
         """The caller has its answer: the leases are told."""
-        for lease in attached.leases:
-            self._unconfirmed.pop(lease.sequence, None)
+        self._hearers.acknowledged(attached.leases)
 
     async def lost(self, attached: Attached, call_id: str) -> None:
         """The caller is gone without acknowledging: take back what nobody was told and nobody can be told any more.
@@ -296,10 +250,7 @@ class Attachments:
         """
         key = attached.leases[0].owner.key
         await self._turns.take(key)
-        mine = tuple(lease for lease in attached.leases if self._is_last(lease, call_id))
-        for lease in mine:
-            del self._unconfirmed[lease.sequence]
-        await self._undo(key, mine, call_id)
+        await self._undo(key, self._hearers.lost(attached.leases, call_id), call_id)
 
     async def settled(self) -> None:
         """Wait until nothing is being taken back that was granted to callers who hung up meanwhile."""
@@ -332,7 +283,7 @@ class Attachments:
         """
         proposal = self._book.restore(claims, Moment(self._clock.boot, 0.0), self._clock.wall())
         if proposal.changes:
-            await self._write(proposal, _Write())
+            await self._commits.write(proposal, Write())
 
     async def upkeep(self) -> None:
         """One round of housekeeping: coalesce long rests, retry what could not be taken back."""
@@ -341,62 +292,23 @@ class Attachments:
             # A ledger that refuses this has failed, and is written anew from memory, where it is done already.
             with contextlib.suppress(LedgerUnavailable):
                 await self._store.submit(changes)
-        for key, undo in list(self._undone.items()):
-            if self._undone.get(key) is not undo:  # an ADD was told of these leases meanwhile
+        for key, undo in self._hearers.undos():
+            if not self._hearers.is_due(key, undo):  # an ADD was told of these leases meanwhile
                 continue
-            leases, detail = undo
             with contextlib.suppress(LedgerUnavailable):
-                await self.remove(leases, Cause.HANG_UP, detail)
+                await self.remove(undo.leases, Cause.HANG_UP, undo.call_id)
             # Some are left where the disk refused, or a request is busy with them.
-            if not any(self._book.at(lease.owner.network, lease.address) is lease for lease in leases):
-                self._forget_undo(key, undo)
+            if not any(self._book.at(lease.owner.network, lease.address) is lease for lease in undo.leases):
+                self._hearers.undone(key, undo)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _write(self, decided: Proposal | Removal, write: _Write) -> asyncio.Future[None]:
-        """Put a decision on disk; book and disk agree again in the callback that says how it went.
-
-        Who waits for the future may be cancelled: `write` comes to its end all the same.
-        """
-
-        def settle(error: AllotmentError | None) -> None:
-            if error is not None:
-                self._book.cancel(decided)
-            else:
-                self._book.commit(decided)
-                self._leases_changed()
-            write.end(error)
-
-        return self._store.submit(decided.changes, settle)
-
-    def _is_last(self, lease: Lease, call_id: str) -> bool:
-        """Whether, now that this call is lost, nobody is left who has been told of the lease or may be."""
-        calls = self._unconfirmed.get(lease.sequence)
-        if calls is None or call_id not in calls:
-            return False
-        calls.discard(call_id)
-        return not calls
-
-    def _will_be_told(self, key: AttachmentKey, leases: Iterable[Lease], call_id: str) -> None:
-        """This call is answered with leases that were there before it."""
-        if self._undone.pop(key, None) is not None:  # of which nobody was told, and now somebody is
-            self._unconfirmed.update({lease.sequence: set() for lease in leases})
-        for lease in leases:
-            if lease.sequence in self._unconfirmed:
-                self._unconfirmed[lease.sequence].add(call_id)
-
     async def _undo(self, key: AttachmentKey, leases: tuple[Lease, ...], call_id: str) -> None:
         """Take back, holding the turn, what nobody was told of; now, or (the disk refuses) in the upkeep."""
-        left, _ = self._undone.get(key, ((), ""))  # of an earlier call: not to be forgotten over this one
-        leases = (*left, *leases)
-        undo = self._undone[key] = (leases, call_id)
+        undo = self._hearers.to_undo(key, leases, call_id)
         with contextlib.suppress(LedgerUnavailable):
-            await self._remove_in_turn(key, leases, Cause.HANG_UP, call_id)
-            self._forget_undo(key, undo)
-
-    def _forget_undo(self, key: AttachmentKey, undo: tuple[tuple[Lease, ...], str]) -> None:
-        if self._undone.get(key) is undo:
-            del self._undone[key]
+            await self._remove_in_turn(key, undo.leases, Cause.HANG_UP, call_id)
+            self._hearers.undone(key, undo)
 
     async def _remove_in_turn(
         self, key: AttachmentKey, leases: Sequence[Lease], cause: Cause, detail: str
@@ -420,10 +332,10 @@ class Attachments:
         if not removal.changes:
             give_back()
             return ()
-        await self._write(removal, _Write(give_back))
+        await self._commits.write(removal, Write(give_back))
         return tuple(change.lease for change in removal.changes)
 
-    async def _abandon(self, key: AttachmentKey, leases: tuple[Lease, ...], write: _Write, call_id: str) -> None:
+    async def _abandon(self, key: AttachmentKey, leases: tuple[Lease, ...], write: Write, call_id: str) -> None:
         """The caller hung up while its lease was being written: let that end, then take it back."""
         try:
             await self._take_back(key, leases, write, call_id)
@@ -431,7 +343,7 @@ class Attachments:
             self._abandoning -= 1
             self._abandoned_one.set()
 
-    async def _take_back(self, key: AttachmentKey, leases: tuple[Lease, ...], write: _Write, call_id: str) -> None:
+    async def _take_back(self, key: AttachmentKey, leases: tuple[Lease, ...], write: Write, call_id: str) -> None:
         if not write.ended:
             heard = asyncio.Event()
             write.then = heard.set
