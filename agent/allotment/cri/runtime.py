@@ -25,13 +25,13 @@ from allotment.cri.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Iterable, Sequence
     from pathlib import Path
 
     from allotment.cri.http2 import Answer
     from allotment.cri.messages import RuntimeVersion, Sandbox
 
-__all__ = ["TIMEOUT", "Runtime"]
+__all__ = ["TIMEOUT", "Runtime", "find_runtime"]
 
 TIMEOUT: Final = 10.0
 """Seconds that one call may take; a list of hundreds of sandboxes takes some milliseconds."""
@@ -101,6 +101,23 @@ class Runtime:
             ) from error
         finally:
             writer.transport.abort()  # nothing is left to be said, and nobody to wait for
+
+
+def find_runtime(places: Sequence[Path]) -> Runtime:
+    """The runtime at the one of these sockets that there is.
+
+    Raises:
+        TryAgain: none is there.
+        ConfigError: there are several, and each could be the one that starts the pods.
+    """
+    there = [place for place in places if place.is_socket()] if len(places) > 1 else list(places)
+    if len(there) > 1:
+        names = " and ".join(map(str, there))
+        raise ConfigError(f"several container runtimes have sockets here, {names}: say which with --runtime-socket")
+    if not there:
+        names = " nor ".join(map(str, places))
+        raise TryAgain(f"no container runtime has a socket here, neither {names}: say where with --runtime-socket")
+    return Runtime(there[0])
 
 
 class _Connection:

@@ -26,6 +26,8 @@ __all__ = [
     "NODE_NAME",
     "OPTIONAL_FILE",
     "OPTIONAL_FOLDER",
+    "RUNTIME_SOCKET",
+    "RUNTIME_SOCKETS",
     "SECONDS",
     "SOCKET_PATH",
     "SWITCH",
@@ -38,6 +40,9 @@ T = TypeVar("T")
 
 _SUN_PATH: Final = 107  # bytes that sockaddr_un holds, less the closing NUL (unix(7))
 _MAX_NODE_NAME: Final = 253
+
+RUNTIME_SOCKETS: Final = (Path("/run/containerd/containerd.sock"), Path("/run/crio/crio.sock"))
+"""Where containerd and CRI-O listen unless they are told otherwise."""
 _NODE_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _MAX_SECONDS: Final = 3600.0
 
@@ -77,6 +82,16 @@ def _socket_path(text: str) -> Path:
     if (length := len(str(path).encode())) > _SUN_PATH:
         raise ValueError(f"{path} is {length} bytes long; a socket's path has at most {_SUN_PATH}")
     return path
+
+
+def _runtime_socket(text: str) -> tuple[Path, ...]:
+    if text in ("auto", "off"):
+        return RUNTIME_SOCKETS if text == "auto" else ()
+    return (_socket_path(text),)
+
+
+def _show_runtime_socket(places: tuple[Path, ...]) -> str:
+    return {RUNTIME_SOCKETS: "auto", (): "off"}.get(places) or str(places[0])
 
 
 def _paths(text: str) -> tuple[Path, ...]:
@@ -160,6 +175,7 @@ FOLDERS: Final[SettingKind[tuple[Path, ...]]] = SettingKind(
     "DIR", _paths, lambda paths: ":".join(map(str, paths)), many=True
 )
 SOCKET_PATH: Final[SettingKind[Path]] = SettingKind("PATH", _socket_path, str)
+RUNTIME_SOCKET: Final = _optional(SettingKind("auto|off|PATH", _runtime_socket, _show_runtime_socket))
 NODE_NAME: Final[SettingKind[str]] = SettingKind("NAME", _node_name, str)
 SECONDS: Final[SettingKind[float]] = SettingKind("SECONDS", _seconds, "{:g}".format, (int, float))
 SWITCH: Final[SettingKind[bool]] = SettingKind("on|off", _switch, lambda on: "on" if on else "off", (bool,))

@@ -123,6 +123,12 @@ class Settings:
         Path("/var/lib/cni"),
         "where the runtime's libcni keeps its results; read when the ledger has to be rebuilt",
     )
+    runtime_socket: tuple[Path, ...] | None = _setting(
+        kinds.RUNTIME_SOCKET,
+        None,
+        "ask the container runtime at this socket which pods still run; auto finds the socket of containerd or CRI-O "
+        "(auto in a cluster, off with --manifests, unless said)",
+    )
     boot_id_file: Path = _setting(
         kinds.FILE,
         Path("/proc/sys/kernel/random/boot_id"),
@@ -133,6 +139,13 @@ class Settings:
     def spool_dir(self) -> Path:
         """The folder where the shim keeps DELs while the agent is away: beside the socket, below /run."""
         return self.socket.parent / "spool"
+
+    @property
+    def runtime_sockets(self) -> tuple[Path, ...]:
+        """Where to look for the container runtime; where it isn't to be asked, nowhere."""
+        if self.runtime_socket is not None:
+            return self.runtime_socket
+        return () if self.manifests is not None else kinds.RUNTIME_SOCKETS
 
 
 SETTINGS: Final[tuple[Setting, ...]] = tuple(

@@ -8,7 +8,7 @@ import pytest
 from allotment.addressing.address import parse_address
 from allotment.addressing.errors import ConfigError, DecodeError, TryAgain
 from allotment.cri.messages import LIST, STATUS, Sandbox
-from allotment.cri.runtime import Runtime
+from allotment.cri.runtime import Runtime, find_runtime
 from allotment.testing.cri import FakeRuntime, Fault
 
 WEB = Sandbox(
@@ -118,3 +118,14 @@ async def test_who_listens_but_never_accepts_is_left_alone_after_a_while(tmp_pat
         deaf.listen(1)
         with pytest.raises(TryAgain, match=r"within 0\.05 s"):
             await Runtime(tmp_path / "deaf.sock", timeout=0.05).sandboxes()
+
+
+def test_a_runtime_is_found_where_there_is_one(tmp_path):
+    places = [tmp_path / "a.sock", tmp_path / "b.sock"]
+    with pytest.raises(TryAgain, match=r"neither .*a\.sock nor .*b\.sock"):
+        find_runtime(places)
+    with FakeRuntime(places[1]):
+        assert find_runtime(places).socket == places[1]
+        with FakeRuntime(places[0]), pytest.raises(ConfigError, match="several"):
+            find_runtime(places)
+    assert find_runtime(places[:1]).socket == places[0]  # what is named is asked, and answers for itself

@@ -56,6 +56,7 @@ WRITTEN = {
     "ballast_mib": ("64", "64", 64),
     "netns_dir": ("/a:/b", '["/a", "/b"]', (Path("/a"), Path("/b"))),
     "cni_cache_dir": ("/c", '"/c"', Path("/c")),
+    "runtime_socket": ("/r.sock", '"/r.sock"', (Path("/r.sock"),)),
     "boot_id_file": ("/b", '"/b"', Path("/b")),
 }
 
@@ -83,6 +84,13 @@ def test_a_repeated_flag_adds_up_and_replaces_the_environment():
 
 def test_http_can_be_turned_off():
     assert loaded("--http", "off").http is None
+
+
+def test_the_runtime_is_looked_for_in_a_cluster_unless_it_is_said_where():
+    both = (Path("/run/containerd/containerd.sock"), Path("/run/crio/crio.sock"))
+    assert loaded().runtime_sockets == loaded("--runtime-socket", "auto", "--manifests", "/m").runtime_sockets == both
+    assert loaded("--manifests", "/m").runtime_sockets == loaded("--runtime-socket", "off").runtime_sockets == ()
+    assert loaded("--manifests", "/m", "--runtime-socket", "/r").runtime_sockets == (Path("/r"),)
 
 
 def test_an_empty_variable_is_as_good_as_none():
@@ -117,6 +125,7 @@ def test_relative_paths_become_absolute(tmp_path, monkeypatch):
         ("--state-dir", "", "a path is needed"),
         ("--state-dir", "a\0b", "NUL"),
         ("--socket", "/" + "x" * 107, "at most 107"),
+        ("--runtime-socket", "/" + "x" * 107, "at most 107"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_place_and_the_reason(flag, value, reason):
