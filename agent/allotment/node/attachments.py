@@ -137,7 +137,9 @@ class Attachments:
         release_turn = True
         try:
             existing = self._book.find(key)
-            if existing:
+            # Leases of an earlier boot are only still to be released (a container may have its ID again): nobody is
+            # told of them, and until they are gone nothing is given.
+            if existing and existing[0].since.boot == self._clock.boot:
                 await self._store.confirm()
                 self._hearers.repeated(key, existing, call_id)
                 return Attached(existing, granted=False)

@@ -262,6 +262,9 @@ class Agent:
         released = await self._attachments.remove(old, Cause.BOOT, f"boot ID changed to {boot}")
         if released:
             self._log.info("released the leases of an earlier boot", leases=len(released))
+        left = sum(book.at(lease.owner.network, lease.address) is lease for lease in old)
+        if left:
+            raise LedgerUnavailable(f"{left} leases of an earlier boot are just being worked on by requests")
 
     async def _rebuild(self, started: Started, *, anew: bool) -> None:
         """Make the lost ledger's leases from what runs: all of them, or (later) those that have a block only now."""

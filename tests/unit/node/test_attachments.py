@@ -154,6 +154,20 @@ async def test_a_caller_that_hangs_up_in_the_moment_of_the_write_leaves_no_lease
     assert node.store.state().leases == ()
 
 
+async def test_nobody_is_told_of_a_lease_of_an_earlier_boot(node: Node) -> None:
+    """I1: a container has its ID again after the restart, and the release of its lease waits for the disk."""
+    await node.attachments.add(call(), "before")
+    state = node.store.state()
+    node.clock.reboot("boot-2")
+    node.book = LeaseBook("n1")
+    node.book.load(state.leases, state.rests, sequence=state.sequence, now=node.now())
+    attachments = Attachments(node.book, node.store, node.clock, spawn=node.spawn, add_wait=0.0)
+    attachments.apply([PLAN])
+    attachments.serve("leases of an earlier boot wait to be released")
+    with pytest.raises(NotAdmitted, match="earlier boot"):
+        await attachments.add(call(), "after")
+
+
 async def test_what_could_not_be_taken_back_is_taken_back_when_the_disk_is_well(node: Node) -> None:
     attached = await node.attachments.add(call(), "first")
     node.store.failing = "no space left on device"
