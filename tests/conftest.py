@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+# One API server for all tests, wherever they are: two conftests would make two of it.
+from cluster.fixtures import api_server, crds  # noqa: F401  # fixtures
+
 if TYPE_CHECKING:
     import pytest
 

