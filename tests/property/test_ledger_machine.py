@@ -210,7 +210,7 @@ class LedgerMachine(RuleBasedStateMachine):
             before = ledger.health().replaced
             error = sqlite3.OperationalError("disk I/O error")
             error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
-            ledger._writer.fail(ledger._writer.database, error)
+            ledger._writer.fail(ledger._disk.database, error)
             await until(lambda: ledger.health().replaced > before and ledger.health().state is LedgerState.OPEN)
 
         self.run(broken)

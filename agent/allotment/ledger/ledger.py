@@ -14,6 +14,7 @@ from allotment.ledger.callers import Callers, Request
 from allotment.ledger.changes import DeleteObject, PutObject
 from allotment.ledger.connection import connect
 from allotment.ledger.database import Database
+from allotment.ledger.disk import RETRY_PAUSE, Disk
 from allotment.ledger.failures import Trouble, describe, free_bytes, is_full, trouble_of
 from allotment.ledger.files import LedgerFiles, finish_replacement
 from allotment.ledger.health import LedgerHealth, LedgerObserver, LedgerState, SilentObserver
@@ -21,7 +22,7 @@ from allotment.ledger.history import HistoryRow, RowsQuery, read_history
 from allotment.ledger.replacement import create
 from allotment.ledger.rows import RowError
 from allotment.ledger.state import Content, new_ledger_id
-from allotment.ledger.writer import RETRY_PAUSE, Writer
+from allotment.ledger.writer import Writer
 from allotment.observe.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -68,15 +69,17 @@ class Ledger:
         self._clock = clock
         self._found: BookState | None = found.book
         self._objects = dict(found.objects)
-        self._writer = Writer(
+        callers = Callers(content=self._content, written=self._written, observer=observer)
+        self._disk = Disk(
             database,
             files,
             Ballast(files.ballast, ballast_bytes),
-            Callers(content=self._content, written=self._written, observer=observer),
+            callers,
             history_limit=history_rows,
             retry_pause=retry_pause,
             clock=clock,
         )
+        self._writer = Writer(self._disk, callers, clock=clock)
 
     @classmethod
     def open(
@@ -192,9 +195,9 @@ class Ledger:
         Raises:
             LedgerUnavailable: the file can't be read now.
         """
-        if self._writer.state is LedgerState.FAILED:
-            raise LedgerUnavailable(self._writer.reason)
-        database = self._writer.database
+        if self._disk.state is LedgerState.FAILED:
+            raise LedgerUnavailable(self._disk.reason)
+        database = self._disk.database
         try:
             return await asyncio.to_thread(self._read_history, query)
         except (sqlite3.Error, RowError) as error:
@@ -204,19 +207,19 @@ class Ledger:
 
     def health(self) -> LedgerHealth:
         """How the ledger is now; from memory and three calls of stat."""
-        writer = self._writer
-        seconds, requests = writer.last_commit
+        disk = self._disk
+        seconds, requests = self._writer.last_commit
         return LedgerHealth(
-            state=writer.state,
-            since=max(0.0, self._clock.seconds() - writer.changed_at),
-            reason=writer.reason,
+            state=disk.state,
+            since=max(0.0, self._clock.seconds() - disk.changed_at),
+            reason=disk.reason,
             database_bytes=_size(self._files.database),
             wal_bytes=_size(self._files.wal),
             free_bytes=free_bytes(self._files.folder),
             last_commit_seconds=seconds,
             last_commit_requests=requests,
-            last_error=writer.last_error,
-            replaced=writer.replaced,
+            last_error=disk.last_error,
+            replaced=disk.replaced,
         )
 
     def fault(self) -> str:
@@ -226,7 +229,7 @@ class Ledger:
         """
         if self._writer.died is not None:
             return f"the ledger's writer has ended: {self._writer.died!r}"
-        return self._writer.reason if self._writer.state is LedgerState.FAILED else ""
+        return self._disk.reason if self._disk.state is LedgerState.FAILED else ""
 
     async def confirm(self) -> None:
         """Return once the disk is known to hold what was acknowledged and nothing else; nearly always at once.
@@ -238,7 +241,7 @@ class Ledger:
         Raises:
             LedgerUnavailable: there is none yet.
         """
-        if not self._writer.is_sound:
+        if not self._disk.is_sound:
             await self._writer.submit((DeleteObject("", ""),))
 
     # -- the end --------------------------------------------------------------------------------------------------
@@ -258,9 +261,7 @@ class Ledger:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _content(self) -> Content:
-        return Content(
-            self.ledger_id, self._boot, self._snapshot(), dict(self._objects), self._writer.database.released
-        )
+        return Content(self.ledger_id, self._boot, self._snapshot(), dict(self._objects), self._disk.database.released)
 
     def _written(self, request: Request) -> None:
         for write in request.writes:

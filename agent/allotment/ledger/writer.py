@@ -1,4 +1,4 @@
-"""The writer: group commit, and what becomes of a full or failing disk.
+"""The writer: group commit. What becomes of a full or failing disk is `Disk`'s.
 
 All requests that wait are written in one transaction with one fdatasync; their futures are resolved by one callback
 on the event loop. Nothing polls: the thread sleeps in its queue, with a timeout only while the disk is in trouble.
@@ -7,11 +7,6 @@ While the disk is quick, what one round of the loop brings is written in that ro
 being woken by it costs more than such a disk does (measured: 0.28 ms of an ADD's 1.07). `_hand` is held by whoever
 writes. A disk that takes longer, many requests at once, and all trouble are the thread's, so the loop never stands
 still for longer than a quick commit that turned slow.
-
-OPEN ──no room──▶ FULL: the ballast is given up; what takes room is refused, releases are written. It ends when the
-ballast could be made again, tried by every request and every few seconds.
-OPEN, FULL ──I/O error──▶ the file is abandoned; a new one is written from what memory says was acknowledged and put
-in its place. When that fails: FAILED, everything is refused, and it is tried again with a growing pause.
 """
 
 from __future__ import annotations
@@ -27,32 +22,25 @@ from allotment.addressing.errors import InternalError, LedgerUnavailable
 from allotment.ledger.callers import Callers, Request
 from allotment.ledger.changes import gives
 from allotment.ledger.checkpointer import Checkpointer
-from allotment.ledger.failures import Trouble, describe, free_bytes, is_full, trouble_of
+from allotment.ledger.failures import Trouble, describe, trouble_of
 from allotment.ledger.health import LedgerState
-from allotment.ledger.replacement import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from allotment.addressing.errors import AllotmentError
-    from allotment.ledger.ballast import Ballast
     from allotment.ledger.changes import Write
     from allotment.ledger.database import Database
-    from allotment.ledger.files import LedgerFiles
-    from allotment.ledger.state import Content
+    from allotment.ledger.disk import Disk
     from allotment.observe.clock import Clock
 
-__all__ = ["RETRY_PAUSE", "Writer"]
+__all__ = ["Writer"]
 
-RETRY_PAUSE: Final = 0.5
-"""Seconds until a disk in trouble is tried again, the first time; doubled each time up to `_PAUSE_MOST`."""
 _BATCH: Final = 512
 _QUICK: Final = 0.002
 """Seconds that commits may take, on the moving average, for the loop to do them itself."""
 _FEW: Final = 64
 _PACE: Final = 0.2
-_PAUSE_MOST: Final = 30.0
-_CALM: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,33 +75,15 @@ _Item: TypeAlias = Request | _Failed | _Unwritten | _Fault | _Stop
 
 
 class Writer:
-    """Owns the database, its state, and the thread that writes. `retry_pause` is in seconds."""
+    """Owns the thread that writes, and what waits for it."""
 
-    def __init__(
-        self,
-        database: Database,
-        files: LedgerFiles,
-        ballast: Ballast,
-        callers: Callers,
-        *,
-        history_limit: int,
-        retry_pause: float,
-        clock: Clock,
-    ) -> None:
-        self.database = database
-        self.state = LedgerState.OPEN
-        self.reason = ""
-        self.changed_at = clock.seconds()
-        self.last_error = ""
-        self.replaced = 0
+    def __init__(self, disk: Disk, callers: Callers, *, clock: Clock) -> None:
         self.last_commit = (0.0, 0)
         self.died: BaseException | None = None
         self.alone: Callable[[], bool] = lambda: False
         """Whether nobody else is about to submit: nothing is won by gathering then, and a round of the loop lost."""
-        self._files = files
-        self._ballast = ballast
+        self._disk = disk
         self._callers = callers
-        self._history_limit = history_limit
         self._clock = clock
         self._gathered: list[Request] = []
         self._hand = threading.Lock()
@@ -123,19 +93,9 @@ class Writer:
         self._ended = threading.Event()
         self._closing = False
         self._in_hand: list[Request] = []
-        self._pause = self._first_pause = retry_pause
-        self._due = 0.0
-        self._replaced_at = float("-inf")
-        self._checkpointer = Checkpointer(self.fail, files.folder)
-        if not ballast.make():
-            self._enter(LedgerState.FULL, self._full_reason())
+        self._checkpointer = Checkpointer(self.fail, disk.folder)
 
     # -- called on the event loop ---------------------------------------------------------------------------------
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether the file holds what was acknowledged and nothing else, as far as is known."""
-        return not self.database.abandoned
 
     def submit(
         self, writes: Sequence[Write], then: Callable[[AllotmentError | None], None] | None = None
@@ -148,8 +108,8 @@ class Writer:
             request.settle(InternalError(f"the ledger's writer has ended: {self.died!r}; restart the agent"))
         elif self._closing:
             request.settle(LedgerUnavailable("the ledger is closed: the agent is stopping"))
-        elif self.state is LedgerState.FAILED:
-            request.settle(LedgerUnavailable(self.reason))
+        elif self._disk.state is LedgerState.FAILED:
+            request.settle(LedgerUnavailable(self._disk.reason))
         elif not writes:
             request.settle(None)
         else:
@@ -200,12 +160,12 @@ class Writer:
         )
 
     def _is_well(self) -> bool:
-        return self.died is None and self.state is LedgerState.OPEN and not self.database.abandoned
+        return self.died is None and self._disk.is_well
 
     def _write_here(self, requests: list[Request]) -> None:
         began = self._clock.seconds()
         try:
-            results = self.database.transact([request.writes for request in requests])
+            results = self._disk.database.transact([request.writes for request in requests])
         except Exception as error:  # noqa: BLE001  # the thread tells them apart
             self._pace(began)
             self._callers.expect(requests)
@@ -250,7 +210,7 @@ class Writer:
             self._end()
         except BaseException as error:  # noqa: BLE001  # a fault of ours: nobody may wait for this thread for ever
             self.died = error
-            self.database.abandon()
+            self._disk.database.abandon()
             self._callers.refuse(self._in_hand, f"the ledger's writer has ended: {error!r}")
             self._refuse_rest()
             self._callers.changed(LedgerState.FAILED, f"the ledger's writer has ended: {error!r}")
@@ -271,30 +231,27 @@ class Writer:
                 case _Unwritten(unwritten, error):
                     self._not_written(unwritten, error, again=True)
                 case _Failed(database, error):
-                    if database is self.database and self.state is not LedgerState.FAILED:
-                        self._disk_failed(error)
+                    if database is self._disk.database and self._disk.state is not LedgerState.FAILED:
+                        self._disk.failed(error)
                 case _Fault(unanswered, error):
                     requests += unanswered
                     raise error
                 case _Stop():
                     going = False
-        if self.state is LedgerState.FAILED and self._is_due():
-            self._replace()
+        if self._disk.state is LedgerState.FAILED and self._disk.is_due:
+            self._disk.replace()
         if requests:
             self._write(requests)
-        if self.state is LedgerState.FULL and self._is_due():
-            self._try_ballast()
+        if self._disk.state is LedgerState.FULL and self._disk.is_due:
+            self._disk.try_ballast()
         return going
 
     def _take(self) -> list[_Item]:
         """Everything that waits, up to a batch; sleeps until there is something, or something is due."""
-        timeout = None
-        if self.state is not LedgerState.OPEN:
-            timeout = max(0.0, self._due - self._clock.seconds())
         try:
-            items = [self._queue.get(timeout=timeout)]
+            items = [self._queue.get(timeout=self._disk.pause)]
         except queue.Empty:
-            self._due = self._clock.seconds()
+            self._disk.make_due()
             return []
         with contextlib.suppress(queue.Empty):
             while len(items) < _BATCH and not isinstance(items[-1], _Stop):
@@ -302,12 +259,13 @@ class Writer:
         return items
 
     def _write(self, requests: list[Request]) -> None:
-        if self.state is LedgerState.FULL and any(gives(request.writes) for request in requests):
-            self._try_ballast()
-        if self.state is LedgerState.FAILED:
-            self._callers.refuse(requests, self.reason)
-        elif self.state is LedgerState.FULL:
-            self._write_what_gives_back(requests, self.reason)
+        disk = self._disk
+        if disk.state is LedgerState.FULL and any(gives(request.writes) for request in requests):
+            disk.try_ballast()
+        if disk.state is LedgerState.FAILED:
+            self._callers.refuse(requests, disk.reason)
+        elif disk.state is LedgerState.FULL:
+            self._write_what_gives_back(requests, disk.reason)
         else:
             self._attempt(requests)
 
@@ -321,7 +279,7 @@ class Writer:
             return
         began = self._clock.seconds()
         try:
-            results = self.database.transact([request.writes for request in requests])
+            results = self._disk.database.transact([request.writes for request in requests])
         except Exception as error:  # noqa: BLE001  # told apart by code, below
             self._not_written(requests, error, again=again)
             return
@@ -333,7 +291,7 @@ class Writer:
         """These are on disk; how long it took."""
         seconds = self._pace(began)
         self.last_commit = (seconds, len(requests))
-        self._checkpointer.wake(self.database, sum(len(request.writes) for request in requests))
+        self._checkpointer.wake(self._disk.database, sum(len(request.writes) for request in requests))
         return seconds
 
     def _pace(self, began: float) -> float:
@@ -344,117 +302,38 @@ class Writer:
 
     def _help_checkpointer(self) -> None:
         try:
-            self._checkpointer.help(self.database)
+            self._checkpointer.help(self._disk.database)
         except Exception as error:  # noqa: BLE001  # told apart by code; all but a failing disk can wait
-            if trouble_of(error, self._files.folder) is Trouble.DISK:
-                self._disk_failed(error)
+            if trouble_of(error, self._disk.folder) is Trouble.DISK:
+                self._disk.failed(error)
 
     def _not_written(self, requests: list[Request], error: Exception, *, again: bool) -> None:
-        trouble = trouble_of(error, self._files.folder)
-        self.last_error = describe(error)
-        self._callers.refused(trouble.value)
-        match trouble:
+        match self._disk.refused(error):
             case Trouble.FULL:
-                self._ballast.drop()
-                reason = self._full_reason()
-                self._enter(LedgerState.FULL, reason)
+                reason = self._disk.filled()
                 if again:
                     self._help_checkpointer()  # so that the log starts over in the room it has
-                if self.database.abandoned or not again:
+                if self._disk.database.abandoned or not again:
                     self._callers.refuse(requests, reason)
                 else:
                     self._write_what_gives_back(requests, reason, again=False)
             case Trouble.BUSY | Trouble.CALLER:
                 self._callers.refuse(
-                    requests, f"the ledger {self._files.database} can't be written now: {describe(error)}"
+                    requests, f"the ledger {self._disk.database_file} can't be written now: {describe(error)}"
                 )
             case Trouble.DISK:
                 # What was in flight is refused before memory is asked what was acknowledged, and not before nobody
                 # trusts the file any more.
-                self.database.abandon()
-                self._callers.refuse(requests, self._failed_reason(error))
-                self._disk_failed(error)
-
-    # -- a full disk ----------------------------------------------------------------------------------------------
-
-    def _try_ballast(self) -> None:
-        now = self._clock.seconds()
-        if self._ballast.make():
-            self._enter(LedgerState.OPEN, "")
-        elif now >= self._due:
-            self._put_off(now)
-        self.reason = self._full_reason() if self.state is LedgerState.FULL else self.reason
-
-    def _full_reason(self) -> str:
-        free = free_bytes(self._files.folder)
-        return (
-            f"the disk of the state folder {self._files.folder} is full ({free // 1024} KiB free, "
-            f"{self._ballast.needs // 1024} KiB needed): no address is given until there is room; free some space "
-            "there, service then resumes by itself"
-        )
-
-    # -- a failing disk -------------------------------------------------------------------------------------------
-
-    def _disk_failed(self, error: Exception) -> None:
-        self.last_error = describe(error)
-        self.database.abandon()
-        now = self._clock.seconds()
-        if now - self._replaced_at > _CALM:
-            self._pause = self._first_pause
-            self._replace()
-        else:  # a disk that fails again and again is not worn out with whole files
-            self._enter(LedgerState.FAILED, self._failed_reason(error))
-            self._put_off(now)
-
-    def _replace(self) -> None:
-        """Put a new file with what memory knows in the place of the one that failed."""
-        try:
-            content = self._callers.ask_memory()
-            database = self._new_database(content)
-        except Exception as error:  # noqa: BLE001  # whatever it is, the answer is to try again later
-            self.last_error = describe(error)
-            self._enter(LedgerState.FAILED, self._failed_reason(error))
-            self._put_off(self._clock.seconds())
-            return
-        self.database.close_moved()
-        self.database = database
-        self.replaced += 1
-        self._replaced_at = self._clock.seconds()
-        has_ballast = self._ballast.make()
-        self._enter(LedgerState.OPEN if has_ballast else LedgerState.FULL, "" if has_ballast else self._full_reason())
-
-    def _new_database(self, content: Content) -> Database:
-        reason = f"the disk failed while this ledger was in use: {self.last_error}"
-        try:
-            return replace(self._files, content, reason, history_limit=self._history_limit, clock=self._clock)
-        except Exception as error:
-            if not (is_full(error) and self._ballast.drop()):
-                raise
-        return replace(self._files, content, reason, history_limit=self._history_limit, clock=self._clock)
-
-    def _failed_reason(self, error: Exception) -> str:
-        return (
-            f"the disk of the state folder {self._files.folder} fails ({describe(error)}): nothing can be written "
-            "down; see to the disk, service then resumes by itself"
-        )
+                self._disk.database.abandon()
+                self._callers.refuse(requests, self._disk.failed_reason(error))
+                self._disk.failed(error)
 
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
         """Leave a file that holds all that was acknowledged; when the disk fails now, in a new one."""
         self._checkpointer.stop()
-        for _ in range(2):
-            if self.database.abandoned:
-                self._replace()
-            if self.database.abandoned:
-                break
-            try:
-                self.database.close()
-            except Exception as error:  # noqa: BLE001  # whatever it is, the file is not to be closed
-                self.last_error = describe(error)
-                self.database.abandon()
-            else:
-                break
+        self._disk.leave()
         self._refuse_rest()
 
     def _refuse_rest(self) -> None:
@@ -467,23 +346,3 @@ class Writer:
                 elif isinstance(item, _Unwritten | _Fault):
                     rest += item.requests
         self._callers.refuse(rest, "the agent is stopping")
-
-    # -- small parts ----------------------------------------------------------------------------------------------
-
-    def _is_due(self) -> bool:
-        return self._clock.seconds() >= self._due
-
-    def _put_off(self, now: float) -> None:
-        self._due = now + self._pause
-        self._pause = min(self._pause * 2, _PAUSE_MOST)
-
-    def _enter(self, state: LedgerState, reason: str) -> None:
-        self.reason = reason
-        if state is self.state:
-            return
-        if state is LedgerState.FULL:
-            self._pause = self._first_pause
-            self._put_off(self._clock.seconds())
-        self.state = state
-        self.changed_at = self._clock.seconds()
-        self._callers.changed(state, reason)

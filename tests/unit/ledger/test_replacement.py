@@ -114,7 +114,7 @@ async def test_what_was_acknowledged_moves_to_a_new_file(tmp_path):
         await grant(ledger, lease(1))
         copy_as_killed(tmp_path, tmp_path / "before")
         last = grant(ledger, lease(2))
-        ledger._writer.fail(ledger._writer.database, disk_error())
+        ledger._writer.fail(ledger._disk.database, disk_error())
         after = grant(ledger, lease(3))
         await last
         await after
@@ -160,12 +160,12 @@ async def test_a_file_that_failed_confirms_nothing_before_a_new_one_is_in_its_pl
     """I2: what was refused may be in its log, and a crash would bring it to light."""
     async with opened(tmp_path, retry_pause=0.01) as ledger:
         await ledger.confirm()
-        ledger._writer.fail(ledger._writer.database, disk_error())
-        assert not ledger._writer.is_sound
+        ledger._writer.fail(ledger._disk.database, disk_error())
+        assert not ledger._disk.is_sound
         await ledger.confirm()
         assert ledger.health().replaced == 1
         (tmp_path / "ledger.db.new").mkdir()  # no new file can be written now
-        ledger._writer.fail(ledger._writer.database, disk_error())
+        ledger._writer.fail(ledger._disk.database, disk_error())
         with pytest.raises(LedgerUnavailable):
             await ledger.confirm()
         assert ledger.fault()
@@ -178,10 +178,10 @@ async def test_a_disk_that_fails_again_soon_is_given_a_pause(tmp_path):
     """A disk that fails again and again is not worn out with whole files; meanwhile all is refused at once."""
     async with opened(tmp_path, retry_pause=0.05) as ledger:
         await ledger.submit([])
-        ledger._writer.fail(ledger._writer.database, disk_error())
+        ledger._writer.fail(ledger._disk.database, disk_error())
         await until(lambda: ledger.health().replaced == 1)
         assert ledger.health().state is LedgerState.OPEN
-        ledger._writer.fail(ledger._writer.database, disk_error())
+        ledger._writer.fail(ledger._disk.database, disk_error())
         await until(lambda: ledger.health().state is LedgerState.FAILED)
         assert "fails" in ledger.fault()
         with pytest.raises(LedgerUnavailable, match="fails"):
@@ -204,7 +204,7 @@ async def test_a_snapshot_that_fails_is_asked_for_again(tmp_path):
 
     async with opened(tmp_path, snapshot=snapshot, retry_pause=0.02) as ledger:
         ledger.submit([])
-        ledger._writer.fail(ledger._writer.database, disk_error())
+        ledger._writer.fail(ledger._disk.database, disk_error())
         await until(lambda: ledger.health().replaced == 1)
     assert state_of(tmp_path).leases == (lease(9),)
 
@@ -215,7 +215,7 @@ async def test_a_disk_that_fails_at_the_end_leaves_a_whole_new_file(tmp_path):
     async with opened(tmp_path, snapshot=lambda: state, retry_pause=3600.0) as ledger:
         await ledger.commit(granted(lease(1)))
         for count in (1, 2):  # the second time it would wait for an hour
-            ledger._writer.fail(ledger._writer.database, disk_error())
+            ledger._writer.fail(ledger._disk.database, disk_error())
             await until(lambda count=count: ledger.health().replaced == 1 if count == 1 else ledger.fault())
     assert ledger.health().replaced == 2
     async with opened(tmp_path) as again:
@@ -253,7 +253,7 @@ async def main():
     (folder / "ledger.db.new").mkdir()
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
-    ledger._writer.fail(ledger._writer.database, error)
+    ledger._writer.fail(ledger._disk.database, error)
     await until(lambda: ledger.health().state is LedgerState.FAILED)
     if sys.argv[2] == "closes":
         await ledger.close()
