@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -25,8 +26,12 @@ from allotment.observe.systemd import Notifier, listen_fds
 if TYPE_CHECKING:
     import argparse
     import socket
+    from collections.abc import Callable
 
     from allotment.node.settings import Settings
+    from allotment.node.view import Source
+    from allotment.observe.clock import Clock
+    from allotment.observe.logs import Logger
 
 __all__ = ["configure", "run"]
 
@@ -48,30 +53,42 @@ def run(arguments: argparse.Namespace) -> Exit:
 
 
 async def _serve(settings: Settings, metrics: Metrics) -> None:
-    if settings.manifests is None:
-        raise ConfigError("the agent needs to know what to serve: say --manifests FOLDER (or ALLOTMENT_MANIFESTS)")
     try:
         clock = SystemClock(read_boot_id(settings.boot_id_file))
     except OSError as error:
         raise ConfigError(f"the boot ID can't be read from {settings.boot_id_file}: {error.strerror}") from error
-    # Bound once: the lazy logger would look up its configuration for each line.
-    manifests, log = settings.manifests, structlog.get_logger().bind()
-    agent = Agent(
-        settings,
-        clock=clock,
-        log=log,
-        metrics=metrics,
-        notifier=Notifier(),
-        make_source=lambda: ManifestSource(manifests, StateFolder(settings.state_dir), settings.node, clock, log),
-        listener=_activated(),
-    )
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, agent.stop)
-    # Leases live long and make no cycles: what is there for good need not be looked at by every collection to come.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    await agent.run()
+    log = structlog.get_logger().bind()  # once: the lazy logger would look up its configuration for each line
+    async with contextlib.AsyncExitStack() as stack:
+        agent = Agent(
+            settings,
+            clock=clock,
+            log=log,
+            metrics=metrics,
+            notifier=Notifier(),
+            make_source=await _source(settings, clock, log, stack),
+            listener=_activated(),
+        )
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, agent.stop)
+        # Leases live long and make no cycles: what is there for good need not be looked at by each collection to come.
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+        await agent.run()
+
+
+async def _source(
+    settings: Settings, clock: Clock, log: Logger, stack: contextlib.AsyncExitStack
+) -> Callable[[], Source]:
+    """What makes the source: of a folder, or of a cluster. Only a cluster's agent loads the API client."""
+    if (folder := settings.manifests) is not None:
+        if settings.kubeconfig is not None:
+            raise ConfigError("--manifests and --kubeconfig exclude each other: objects come from one place")
+        return lambda: ManifestSource(folder, StateFolder(settings.state_dir), settings.node, clock, log)
+    from allotment.node import cluster  # noqa: PLC0415  # memory that an agent without a cluster need not hold
+
+    source = await cluster.connected(settings.kubeconfig, settings.node, clock, log, stack)
+    return lambda: source
 
 
 def _activated() -> socket.socket | None:

@@ -1,0 +1,253 @@
+"""The source of cluster mode: the API server's objects as Views, and this agent's own words to it.
+
+Each kind comes from a Reflector, which lists and watches for ever. A View is made of the latest Snapshots of all of
+them, and is `synced` once each has been read. Losing contact changes nothing that is served (I12); the View says since
+when. An object that makes no sense is named as a problem, and what it said before holds on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from allotment import __version__
+from allotment.addressing.errors import TryAgain
+from allotment.api.allocation import Allocation
+from allotment.api.ipamconfig import CONFIG_NAME, IPAMConfig
+from allotment.api.network import Network
+from allotment.api.reservation import IPReservation
+from allotment.api.validate import validate
+from allotment.kube.access import find_access
+from allotment.kube.client import Client
+from allotment.kube.failures import Invalid, NotFound, Terminating, Unreadable
+from allotment.kube.reflector import Reflector, Snapshot
+from allotment.kube.resources import ALLOCATIONS, CONFIGS, NETWORKS, RESERVATIONS
+from allotment.node.view import FileProblem, View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AsyncExitStack
+    from pathlib import Path
+
+    from structlog.typing import FilteringBoundLogger
+
+    from allotment.api.allocation import AllocationStatus
+    from allotment.kube.resources import Resource
+    from allotment.observe.clock import Clock
+
+__all__ = ["CONFIRM", "ClusterSource", "connected"]
+
+_SEEN = 10.0
+"""Seconds until a write must be seen in the watch."""
+CONFIRM = 5.0
+"""Seconds until an API server that all at once shows nothing for this node is asked again (I15)."""
+
+T = TypeVar("T", Network, Allocation, IPReservation, IPAMConfig)
+
+
+@dataclass(slots=True)
+class _Kind(Generic[T]):
+    """One kind: its Reflector, the latest Snapshot, and what of it makes sense."""
+
+    reflector: Reflector[T]
+    resource: Resource[T]
+    snapshot: Snapshot[T] = field(default_factory=lambda: Snapshot({}, synced=False, lost_contact=None))
+    good: dict[str, T] = field(default_factory=dict)
+    problems: tuple[FileProblem, ...] = ()
+    expected: bool = False
+    """Whether there must be some: an answer without any is asked for twice (I15)."""
+    unsure: bool = False
+    _judged: dict[str, T] = field(default_factory=dict)
+
+    def take(self, snapshot: Snapshot[T]) -> None:
+        """A new Snapshot; only what changed is judged again."""
+        self.snapshot = snapshot
+        self.expected = self.expected or bool(snapshot.items)
+        self.unsure = self.expected and snapshot.synced and not snapshot.items
+        if not self.unsure:
+            self._judge(snapshot)
+
+    def believe(self) -> None:
+        """There are really none."""
+        self.expected = self.unsure = False
+        self._judge(self.snapshot)
+
+    def _judge(self, snapshot: Snapshot[T]) -> None:
+        wrong = {problem.file: problem for problem in self.problems}
+        found: list[FileProblem] = []
+        for name, item in snapshot.items.items():
+            place = f"{self.resource.plural}/{name}"
+            if self._judged.get(name) is item:
+                if place in wrong:
+                    found.append(wrong[place])
+                continue
+            if faults := validate(item):
+                found.append(FileProblem(place, 0, "; ".join(str(fault) for fault in faults)))
+            else:
+                self.good[name] = item
+        for name in self.good.keys() - snapshot.items.keys():
+            del self.good[name]
+        if snapshot.problem and snapshot.lost_contact is None:  # of objects; what of the line, is no fault of theirs
+            found.append(FileProblem(self.resource.plural, 0, snapshot.problem))
+        self._judged = dict(snapshot.items)
+        self.problems = tuple(sorted(found))
+
+
+async def connected(
+    kubeconfig: Path | None, node: str, clock: Clock, log: FilteringBoundLogger, stack: AsyncExitStack
+) -> ClusterSource:
+    """The source of the cluster that `kubeconfig` names, or (None) that this process is a pod of; closed with `stack`.
+
+    Raises:
+        ConfigError: there is no such cluster to be found; the message says what to do.
+    """
+    access = await find_access(kubeconfig)
+    client = await stack.enter_async_context(Client(access, clock, user_agent=f"allotment-agent/{__version__}"))
+    return ClusterSource(client, access.server, node, clock, log)
+
+
+class ClusterSource:
+    """The `Source` that is a cluster's API server (`place`), for the node of this name.
+
+    Nothing is published before all kinds have been read. With `run(known=True)` an answer without any Network or
+    Allocation is doubted even then, and that is published.
+    """
+
+    def __init__(self, client: Client, place: str, node: str, clock: Clock, log: FilteringBoundLogger) -> None:
+        self._client = client
+        self._place = place
+        self._node = node
+        self._clock = clock
+        self._log = log
+        self._publish: Callable[[View], None] = lambda _: None
+        self._view = View()
+        self._unsure = asyncio.Event()
+        self._own = f"spec.node={node}"
+        self._networks = _Kind(Reflector(client, NETWORKS, clock, log=log), NETWORKS)
+        self._allocations = _Kind(Reflector(client, ALLOCATIONS, clock, field_selector=self._own, log=log), ALLOCATIONS)
+        self._reservations = _Kind(Reflector(client, RESERVATIONS, clock, log=log), RESERVATIONS)
+        default = f"metadata.name={CONFIG_NAME}"
+        self._configs = _Kind(Reflector(client, CONFIGS, clock, field_selector=default, log=log), CONFIGS)
+
+    @property
+    def place(self) -> str:
+        """The API server's URL."""
+        return self._place
+
+    async def run(self, publish: Callable[[View], None], *, known: bool = False) -> None:
+        """Publish a View at each change; never returns."""
+        self._publish = publish
+        self._networks.expected = self._allocations.expected = known
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._networks.reflector.run(self._taker(self._networks)))
+            group.create_task(self._allocations.reflector.run(self._taker(self._allocations)))
+            group.create_task(self._reservations.reflector.run(self._taker(self._reservations)))
+            group.create_task(self._configs.reflector.run(self._taker(self._configs)))
+            group.create_task(self._ask_again())
+
+    async def record(
+        self, name: str, *, finalizers: Sequence[str] | None = None, status: AllocationStatus | None = None
+    ) -> bool:
+        """See `Source.record`. Whoever changed the object meanwhile goes first: the next View shows it (TryAgain)."""
+        item = self._allocations.snapshot.items.get(name)
+        if item is None:
+            return False
+        try:
+            if finalizers is not None:
+                item = await self._client.patch_finalizers(ALLOCATIONS, item, finalizers)
+                if item.metadata.deleting and not item.metadata.finalizers:
+                    return True  # the last one: with it the object is gone
+            if status is not None:
+                item = await self._client.patch_status(ALLOCATIONS, item, status)
+        except (NotFound, Terminating):
+            return False
+        except (Invalid, Unreadable) as error:  # one object that is not taken must not end the agent of the others
+            raise TryAgain(error.message, error.details) from error
+        try:
+            async with asyncio.timeout(_SEEN):
+                await self._allocations.reflector.seen(name, item.metadata.resource_version)
+        except TimeoutError:
+            raise TryAgain(f"Allocation {name} is written, but the watch does not show it") from None
+        return True
+
+    async def forget(self, name: str) -> None:
+        """See `Source.forget`. In a cluster the rest is the controller's: its guard goes last, by its own hand (I9)."""
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _taker(self, kind: _Kind[T]) -> Callable[[Snapshot[T]], None]:
+        def take(snapshot: Snapshot[T]) -> None:
+            kind.take(snapshot)
+            if kind.unsure:
+                self._unsure.set()
+            self._show()
+
+        return take
+
+    def _show(self) -> None:
+        kinds = (self._networks, self._allocations, self._reservations, self._configs)
+        doubted = " and ".join(kind.resource.plural for kind in (self._networks, self._allocations) if kind.unsure)
+        if doubted:
+            doubted = f"the API server shows no {doubted} any more, and is asked again before that counts"
+        lost = [kind.snapshot.lost_contact for kind in kinds if kind.snapshot.lost_contact is not None]
+        if not all(kind.snapshot.synced for kind in kinds) or (doubted and not self._view.synced):
+            view = View(doubted=doubted)
+        else:
+            networks = MappingProxyType(dict(self._networks.good))
+            allocations = {item.spec.network: item for item in self._allocations.good.values()}
+            view = View(
+                networks=networks,
+                allocations=MappingProxyType(allocations),
+                reservations=MappingProxyType(dict(self._reservations.good)),
+                config=self._configs.good.get(CONFIG_NAME),
+                unadmitted=MappingProxyType(
+                    {name: self._why_not(network) for name, network in networks.items() if name not in allocations}
+                ),
+                problems=tuple(problem for kind in kinds for problem in kind.problems),
+                warnings=tuple(
+                    FileProblem(kind.resource.plural, 0, kind.snapshot.problem)
+                    for kind in kinds
+                    if kind.snapshot.lost_contact is not None
+                ),
+                doubted=doubted,
+                synced=True,
+                lost_contact=min(lost) if lost else None,
+            )
+        before, self._view = self._view, view
+        if view != before:
+            self._publish(view)
+
+    def _why_not(self, network: Network) -> str:
+        if network.metadata.deleting:
+            return f"Network {network.name} is being deleted"
+        return (
+            f"the controller has not made an Allocation for it; see that it runs, and whether the nodeSelector of "
+            f"Network {network.name} selects this node"
+        )
+
+    async def _ask_again(self) -> None:
+        """Ask live, a while later, for what is not believed to be gone."""
+        while True:
+            await self._unsure.wait()
+            self._unsure.clear()
+            await self._clock.sleep(CONFIRM)
+            await self._look_again(self._networks, "")
+            await self._look_again(self._allocations, self._own)
+            self._show()
+
+    async def _look_again(self, kind: _Kind[T], selector: str) -> None:
+        if not kind.unsure:
+            return
+        try:
+            found = await self._client.list(kind.resource, field_selector=selector)
+        except (TryAgain, Unreadable) as error:
+            self._log.warning("not confirmed", kind=kind.resource.plural, error=error.message)
+            self._unsure.set()
+            return
+        if found.items or found.unread:
+            self._unsure.set()  # the watch will bring them
+        else:
+            self._log.warning("none are left", kind=kind.resource.plural)
+            kind.believe()
