@@ -43,8 +43,9 @@ class Handler(Protocol):
     async def call(self, call: Call) -> Reply:
         """Answer one CNI call.
 
-        Cancelled when the caller hangs up. A handler past the point of no return shields that part itself, and
-        either undoes it and lets CancelledError pass, or returns its reply, which is then `lost`.
+        It begins in no task (`cni.begun`), and is cancelled when the caller hangs up while it waits. A handler past
+        the point of no return sees to it that what it did is undone, and lets CancelledError pass; or it returns its
+        reply, which is then `lost`.
         """
         ...
 
