@@ -134,11 +134,6 @@ class IntervalSet:
             last - first + 1 for first, last in self.points if family is None or (first < _SIX) == (family is Family.V4)
         )
 
-    def containing(self, address: Address) -> tuple[Address, Address] | None:
-        """The run (first, last) that holds the address, or None."""
-        run = self._run_at(_point(address.family, address.value))
-        return None if run is None else (_address(run[0]), _address(run[1]))
-
     def within(self, prefix: Prefix) -> IntervalSet:
         """The part that lies inside a prefix; costs what that part costs."""
         first = _point(prefix.family, prefix.value)

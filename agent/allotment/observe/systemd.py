@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -44,17 +43,12 @@ class Notifier:
         return bool(self._address)
 
     def ready(self, status: str = "") -> bool:
-        """Start-up, or a reload, is done: requests are served. Returns whether the manager was told."""
+        """Start-up is done: requests are served. Returns whether the manager was told."""
         return self._send("READY=1", *_status(status))
 
     def status(self, text: str) -> bool:
         """One line for `systemctl status`. Returns whether the manager was told."""
         return self._send(*_status(text))
-
-    def reloading(self) -> bool:
-        """A reload begins; `ready` ends it. Returns whether the manager was told."""
-        # Type=notify-reload compares this stamp with its own CLOCK_MONOTONIC: the protocol's clock, not ours.
-        return self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self, status: str = "") -> bool:
         """The end begins. Returns whether the manager was told."""

@@ -47,16 +47,6 @@ def test_containment_of_addresses_and_prefixes():
     assert "10.0.0.9" not in some
 
 
-def test_the_run_that_holds_an_address():
-    some = ranges("10.0.0.4-10.0.0.9", "fd00::/64")
-    assert some.containing(parse_address("10.0.0.5")) == (parse_address("10.0.0.4"), parse_address("10.0.0.9"))
-    assert some.containing(parse_address("10.0.0.10")) is None
-    assert some.containing(parse_address("fd00::1")) == (
-        parse_address("fd00::"),
-        parse_address("fd00::ffff:ffff:ffff:ffff"),
-    )
-
-
 def test_within_clips_to_a_prefix():
     some = ranges("10.0.0.4-10.0.1.9", "10.0.3.0", "fd00::1")
     assert some.within(parse_prefix("10.0.1.0/24")) == ranges("10.0.1.0-10.0.1.9")
