@@ -138,13 +138,13 @@ ADDRESS_POOLS = (
         "pieces too large",
         prefixes("10.4.0.0/27"),
         (("spec.prefixLength", "from 27 to 32 in 10.4.0.0/27"),),
-        server="26 doesn't fit 10.4.0.0/27",
+        server="doesn't fit 10.4.0.0/27",
     ),
     Case(
         "pieces too small",
         prefixes("fd00::/56", "10.4.0.0/16", length=64),
         (("spec.prefixLength", "not 64"),),
-        server="64 doesn't fit 10.4.0.0/16",
+        server="doesn't fit 10.4.0.0/16",
     ),
     Case("pieces of 129", prefixes("fd00::/56", length=129), (("spec.prefixLength", "0 to 128"),)),
 )
@@ -183,7 +183,7 @@ CLAIMS = (
     Case("claim of a pod without a node", claim(pod=POD), (("spec.node", "required with pod"),)),
     Case(
         "claim of a pod without a sandbox",
-        claim(node="n1", pod={"name": "a", "uid": "u"}),
+        claim(node="n1", pod={"name": "a", "uid": "u", "interface": "eth0"}),
         (("spec.pod.containerID", "required"),),
     ),
     Case(
