@@ -137,8 +137,8 @@ class Callers:
                 answer.append(error)
             answered.set()
 
-        # A future's callbacks come one round after its result, and it is they that make in memory what is on disk.
-        # They are in the loop's queue before what is asked, because this takes the same two steps later.
+        # Where `then` makes in memory what is on disk, that is done already. Who awaits the future (`Ledger.commit`)
+        # does it one round after its result: in the loop's queue before what is asked, which takes two steps later.
         loop = self._loop
         if loop is None or not self._post(loop.call_soon, ask):
             raise InternalError("the event loop has ended")
