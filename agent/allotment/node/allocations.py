@@ -21,6 +21,7 @@ from allotment.addressing.plan import Layer
 from allotment.addressing.utilization import of_block
 from allotment.api.allocation import AllocationStatus, BlockUse
 from allotment.api.meta import NODE_FINALIZER, Condition
+from allotment.node.describe import who
 from allotment.node.plans import draining
 from allotment.node.view import View
 
@@ -201,15 +202,10 @@ def _block_use(prefix: Prefix, numbers: Utilization) -> BlockUse:
 
 
 def _waits_for(reason: str, left: Iterable[Lease]) -> str:
-    owners = sorted({_who(lease) for lease in left})
+    owners = sorted({who(lease.owner) for lease in left})
     named = ", ".join(owners[:_NAMED]) + (f" and {len(owners) - _NAMED} more" if len(owners) > _NAMED else "")
     count = sum(1 for _ in left)
     return f"{reason}; {count} lease{'s' if count != 1 else ''} left: {named}" if count else f"{reason}; nothing left"
-
-
-def _who(lease: Lease) -> str:
-    owner = lease.owner
-    return f"{owner.pod_namespace}/{owner.pod_name}" if owner.pod_name else f"container {owner.container_id[:13]}"
 
 
 def _condition(status: AllocationStatus, kind: str) -> Condition | None:
