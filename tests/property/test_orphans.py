@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from allotment.addressing.address import parse_address, parse_prefix
 from allotment.addressing.lease import Lease, LeaseKind, Moment, Owner
@@ -25,7 +25,11 @@ from allotment.node.orphans import (
 )
 
 BLOCK = parse_prefix("10.4.1.0/24")
+MOSTLY_NOBODY = st.sampled_from([(), (), (), (), "all"])
 ADDRESSES = [parse_address(f"10.4.1.{number}") for number in range(2, 5)]
+
+
+BECOMES = st.sampled_from(["", "", "running", "running", "ended", "ended", "lost", "released"])
 
 
 @dataclass
@@ -62,10 +66,13 @@ class Orphans(RuleBasedStateMachine):
             if life.state == "making" and self.now().seconds - life.lease.since.seconds > IN_THE_MAKING - 1:
                 life.state = "running"
 
-    @rule(address=st.sampled_from(ADDRESSES), kind=st.sampled_from(["pod", "pod", "pod", "container", "tunnel"]))
-    def an_address_is_given(self, address, kind):
-        if address in self.lives:
-            return
+    @rule(kinds=st.tuples(*[st.sampled_from(["pod", "pod", "pod", "container", "tunnel"])] * len(ADDRESSES)))
+    def addresses_are_given(self, kinds):
+        for address, kind in zip(ADDRESSES, kinds, strict=True):
+            if address not in self.lives:
+                self.give(address, kind)
+
+    def give(self, address, kind):
         self.sequence += 1
         name = f"c{self.sequence}"
         pod = {"pod_namespace": "shop", "pod_name": name, "pod_uid": f"uid-{name}"} if kind == "pod" else {}
@@ -74,54 +81,50 @@ class Orphans(RuleBasedStateMachine):
         # Who isn't a pod is on nobody's list, and lives as long as nobody is told of its end.
         self.lives[address] = Life(lease, "making" if kind == "pod" else "running", pod=kind == "pod")
 
-    @rule(address=st.sampled_from(ADDRESSES), becomes=st.sampled_from(["running", "ended", "lost", "released"]))
-    def a_life_goes_on(self, address, becomes):
-        life = self.lives.get(address)
-        if life is None or not life.lives:
-            return
-        if becomes == "released":
-            del self.lives[address]
-        elif becomes != "lost" or self.namespaces_seen:
-            life.state = becomes
+    @rule(becomes=st.tuples(*[BECOMES] * len(ADDRESSES)))
+    def lives_go_on(self, becomes):
+        for address, state in zip(ADDRESSES, becomes, strict=True):
+            life = self.lives.get(address)
+            if life is None or not life.lives or not state:
+                continue
+            if state == "released":
+                del self.lives[address]
+            elif state != "lost" or self.namespaces_seen:
+                life.state = state
 
     @rule(address=st.sampled_from(ADDRESSES))
     def a_pod_object_goes(self, address):
         if address in self.lives:
             self.lives[address].pod = False
 
-    @rule()
-    def the_machine_restarts(self):
-        """The agent ends these leases before it looks; here they stay, and are none of the search's business."""
+    @rule(left=st.sampled_from(ADDRESSES), really=st.sampled_from([False] * 7 + [True]))
+    def the_machine_restarts(self, left, really):
+        """The agent ends these leases before it looks; one that were left would be none of the search's business."""
+        if not really:
+            return
+        self.lives = {address: life for address, life in self.lives.items() if address == left}
         self.boot, self.seconds = self.boot + "'", 5.0
         for life in self.lives.values():
             life.state = "ended"
 
-    @rule(fault=st.sampled_from(["", "", "unreadable", "empty", "another"]))
-    def the_runtime_answers(self, fault):
-        self.runtime_fault = fault
-
-    @rule(fault=st.sampled_from(["", "", "stale", "empty"]))
-    def the_pods_are_seen(self, fault):
-        self.pods_fault = fault
-
-    @precondition(lambda self: not any(life.state == "lost" for life in self.lives.values()))
-    @rule()
-    def the_namespaces_are_hidden(self):
-        self.namespaces_seen = False
-
-    @rule()
-    def the_namespaces_are_shown(self):
-        self.namespaces_seen = True
+    @rule(
+        runtime=st.sampled_from(["", "", "", "unreadable", "empty", "another"]),
+        pods=st.sampled_from(["", "", "", "stale", "empty"]),
+        namespaces=st.sampled_from([True, True, False]),
+    )
+    def sources_change(self, runtime, pods, namespaces):
+        self.runtime_fault, self.pods_fault = runtime, pods
+        self.namespaces_seen = namespaces or any(life.state == "lost" for life in self.lives.values())
 
     # -- looks
 
-    @rule(after=st.sampled_from([1.0, 29.0, BETWEEN_LOOKS, 400.0]), meanwhile=st.sets(st.sampled_from(ADDRESSES)))
+    @rule(after=st.sampled_from([1.0, 29.0, BETWEEN_LOOKS, BETWEEN_LOOKS, 400.0]), meanwhile=MOSTLY_NOBODY)
     def look(self, after, meanwhile):
         self.time_passes(after)
         verdict = self.verdict()
-        for address in sorted(meanwhile):  # before what is freed is freed, all may be different
+        for address in ADDRESSES if meanwhile else ():  # before what is freed is freed, all may be different
             self.lives.pop(address, None)
-            self.an_address_is_given(address, "pod")
+            self.give(address, "pod")
         self.free(verdict)
 
     @rule()
@@ -196,7 +199,8 @@ class Orphans(RuleBasedStateMachine):
             case "another":
                 return Sandboxes(frozenset({"s1", "s2"}))
         running = [life.lease for life in self.lives.values() if life.state == "running" and life.lease.owner.pod_name]
-        return Sandboxes(frozenset(lease.owner.container_id for lease in running))
+        agent = {"agent"} if self.by == "runtime and pods" else set()  # in the host's network, without a lease
+        return Sandboxes(frozenset(agent | {lease.owner.container_id for lease in running}))
 
     def pods(self):
         match self.pods_fault:
@@ -215,4 +219,4 @@ class Orphans(RuleBasedStateMachine):
 
 
 TestOrphans = Orphans.TestCase
-TestOrphans.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestOrphans.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)

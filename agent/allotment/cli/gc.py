@@ -12,6 +12,7 @@ from allotment.cli.informant import add_places, informant
 from allotment.cli.leases import columns as lease_columns
 from allotment.cli.leases import rows as lease_rows
 from allotment.cli.output import Column, show_rows
+from allotment.cli.searched import Searched
 from allotment.node.evidence import namespace_gone
 from allotment.node.leftovers import BETWEEN_LOOKS, YOUNGEST, Candidate, confirmed, named, whose_namespace_is_gone
 from allotment.node.reports import GcItem, GcQuery, LeasesQuery, time_of
@@ -32,8 +33,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gc`."""
     parser.description = (
         "Free the leases whose owner is gone, or show which they are. Without\n"
-        "--container or --address these are the leases whose network namespace is gone,\n"
-        f"in two looks {BETWEEN_LOOKS:g} s apart."
+        f"--container or --address two looks {BETWEEN_LOOKS:g} s apart decide. Of a pod the agent\n"
+        "looks whether the container runtime knows it, where it can ask one; else it is\n"
+        "gone when its network namespace is."
     )
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--dry-run", action="store_true", help="only show them; this is what happens without --yes")
@@ -66,6 +68,12 @@ def _run(arguments: argparse.Namespace, asked: Informant) -> Exit:
     if arguments.force and not by_name:
         raise ConfigError("--force goes with --container or --address: it is about leases that you name")
 
+    search = None if by_name else Searched(asked, arguments.network, free=arguments.yes)
+    searches = search is not None and search.searches
+    lost = "owner" if searches else "network namespace"
+    none = "fits" if by_name else f"that is {YOUNGEST:g} s old has lost its {lost}"
+    empty = f"there is nothing to free: no lease {none}"
+
     def look() -> tuple[Candidate, ...]:
         query = LeasesQuery(network=arguments.network, container=arguments.container, address=arguments.address)
         # What is to be freed is looked up at the agent; only a look may come from the ledger.
@@ -75,6 +83,8 @@ def _run(arguments: argparse.Namespace, asked: Informant) -> Exit:
             leases = tuple(whole(leases, ask))
         if by_name:
             return named(leases, namespace_gone, force=arguments.force or not arguments.yes)
+        if searches:
+            leases = tuple(lease for lease in leases if not lease.pod)
         clock = asked.clock
         return whose_namespace_is_gone(
             leases, namespace_gone, boot=clock.boot, seconds=clock.seconds(), believe=arguments.all_gone
@@ -82,16 +92,21 @@ def _run(arguments: argparse.Namespace, asked: Informant) -> Exit:
 
     found = look()
     if not arguments.yes:
-        _show(arguments.output, found, asked, {}, by_name=by_name)
+        found = (*(search.candidates() if search else ()), *found)
+        _show(arguments.output, found, asked, {}, empty=empty)
         if found and arguments.output in ("table", "wide"):
             print(f"allotment: nothing was freed; --yes frees {_them(len(found))}", file=sys.stderr)
         return Exit.NOT_FOUND if by_name and not found else Exit.OK
-    if found and not by_name:
+    if not by_name and (found or (search and search.undecided)):
         print(f"allotment: looking again in {BETWEEN_LOOKS:g} s …", file=sys.stderr)
         asyncio.run(asked.clock.sleep(BETWEEN_LOOKS))
-        found = confirmed(found, look())
+        found = confirmed(found, look()) if found else ()
+        if search and search.undecided:
+            search.look()
     outcomes = free(found, asked)
-    _show(arguments.output, found, asked, outcomes, by_name=by_name)
+    if search:
+        found, outcomes = (*search.candidates(), *found), search.outcomes() | outcomes
+    _show(arguments.output, found, asked, outcomes, empty=empty)
     if by_name and not found:
         return Exit.NOT_FOUND
     return Exit.OK if all(outcome == "freed" for outcome in outcomes.values()) else Exit.PROBLEM
@@ -139,13 +154,8 @@ def rows(found: Iterable[Candidate], outcomes: Mapping[int, str]) -> list[dict[s
     ]
 
 
-def _show(
-    form: str, found: Iterable[Candidate], asked: Informant, outcomes: Mapping[int, str], *, by_name: bool
-) -> None:
+def _show(form: str, found: Iterable[Candidate], asked: Informant, outcomes: Mapping[int, str], *, empty: str) -> None:
     of_lease = lease_columns(form, time_of(asked.clock.wall()))
-    empty = f"there is nothing to free: no lease that is {YOUNGEST:g} s old has lost its network namespace"
-    if by_name:
-        empty = "there is nothing to free: no lease fits"
     show_rows(rows(found, outcomes), columns(form, of_lease, freed=bool(outcomes)), form, empty=empty)
 
 

@@ -20,6 +20,8 @@ from allotment.node.reports import (
     LeaseReport,
     LeasesQuery,
     LeasesReport,
+    OrphansQuery,
+    OrphansReport,
     SourceReport,
     SpoolReport,
     StatusQuery,
@@ -160,6 +162,14 @@ class Informant:
             TryAgain: the agent is down, or can't write it down now. Nothing was freed by this question.
         """
         return self.ask("gc", query, GcReport)
+
+    def orphans(self, query: OrphansQuery) -> OrphansReport:
+        """Have the agent look for leases without an owner.
+
+        Raises:
+            TryAgain: the agent is down, or can't write down now what is to be freed.
+        """
+        return self.ask("orphans", query, OrphansReport)
 
     def ask(self, name: str, question: msgspec.Struct, kind: type[AnswerT]) -> AnswerT:
         """Ask the agent one question.

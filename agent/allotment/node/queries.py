@@ -1,7 +1,7 @@
 """`Queries`: what the running agent answers to the CLI, over the same socket as the CNI.
 
-All but `gc` only look. Answers come from memory, and the history from the ledger's file; nothing here can make an
-ADD wait for longer than it takes to encode one answer.
+All but `gc` and `orphans` only look. Answers come from memory, and the history from the ledger's file; nothing here
+can make an ADD wait for longer than it takes to encode one answer.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from allotment.node.reports import (
     LeasesQuery,
     LeasesReport,
     LedgerReport,
+    OrphansReport,
     SourceReport,
     StatusQuery,
     StatusReport,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from allotment.addressing.lease import Lease
     from allotment.ledger.ledger import Ledger
     from allotment.node.attachments import Attachments
+    from allotment.node.orphan_search import OrphanSearch
     from allotment.node.settings import Settings
     from allotment.node.spool import Spool
     from allotment.node.view import View
@@ -73,6 +75,7 @@ class Queries:
         place: str,
         clock: Clock,
         not_ready: Callable[[], str],
+        orphans: OrphanSearch | None = None,
         in_flight: Callable[[], int] = lambda: 0,
     ) -> None:
         self._book = book
@@ -84,6 +87,7 @@ class Queries:
         self._place = place
         self._clock = clock
         self._not_ready = not_ready
+        self._orphans = orphans
         self._in_flight = in_flight
         self._started = (clock.wall(), clock.seconds())
         self._inquiry = Inquiry(book, ledger, view, clock)
@@ -98,6 +102,7 @@ class Queries:
             "history": self._history,
             "utilization": self._utilization,
             "gc": self._gc,
+            "orphans": self._search,
         }
 
     def count_in_flight(self, count: Callable[[], int]) -> None:
@@ -205,6 +210,11 @@ class Queries:
             if lease.sequence not in done
         ]
         return encode(GcReport(tuple(map(lease_report, freed)), tuple(kept)))
+
+    async def _search(self, arguments: bytes) -> bytes:
+        if self._orphans is None:
+            return encode(OrphansReport(searches=False))
+        return await self._orphans.answer(arguments)
 
     def _meant(self, item: GcItem) -> tuple[Lease | None, str]:
         """The very lease that is meant (I7), or why there is none."""

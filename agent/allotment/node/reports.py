@@ -35,6 +35,10 @@ __all__ = [
     "LeasesReport",
     "LedgerReport",
     "NetworkReport",
+    "OrphanReport",
+    "OrphanState",
+    "OrphansQuery",
+    "OrphansReport",
     "Phase",
     "ProblemReport",
     "SourceReport",
@@ -394,6 +398,50 @@ class GcReport(_Answer, frozen=True):
 
     freed: tuple[LeaseReport, ...] = ()
     kept: tuple[GcKept, ...] = ()
+
+
+# -- orphans ----------------------------------------------------------------------------------------------------------
+
+
+class OrphanState(enum.StrEnum):
+    """What is to become of a lease whose owner can't be found.
+
+    ORPHAN: two looks agree; FREED: so they did, and it is freed; SUSPECTED: if the next look agrees it goes; HELD: its
+    address may be in use, so it stays until a person says otherwise.
+    """
+
+    ORPHAN = "orphan"
+    FREED = "freed"
+    SUSPECTED = "suspected"
+    HELD = "held"
+
+
+class OrphansQuery(_Question, frozen=True):
+    """Look for leases without an owner now, of one network or of all. `free` frees what this look and the last show."""
+
+    network: str = ""
+    free: bool = False
+
+
+class OrphanReport(_Answer, frozen=True):
+    """One of them; `why` is the evidence."""
+
+    lease: LeaseReport
+    state: OrphanState
+    why: str
+
+
+class OrphansReport(_Answer, frozen=True):
+    """What the look came to.
+
+    `searches` is false where there is no runtime and no API server to ask: then nothing else is said. `blind` says why
+    this look could tell nothing. `cut` means that there are more than one answer can hold.
+    """
+
+    searches: bool
+    found: tuple[OrphanReport, ...] = ()
+    blind: str = ""
+    cut: bool = False
 
 
 # -- bytes ------------------------------------------------------------------------------------------------------------

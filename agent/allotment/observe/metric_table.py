@@ -124,6 +124,20 @@ METRICS: Final[tuple[Metric, ...]] = (
         "For how long the source could not be asked (0 while it can); what was known before goes on being served.",
         {},
     ),
+    Metric(
+        "orphan_looks_total",
+        Kind.COUNTER,
+        "Looks for leases without an owner; a blind one could not tell, and the log says why.",
+        {"outcome": ("judged", "blind")},
+    ),
+    Metric("orphans_freed_total", Kind.COUNTER, "Leases freed because their owners were gone.", {}),
+    Metric(
+        "orphan_leases",
+        Kind.GAUGE,
+        "Leases that the last look found without an owner: suspected, to be freed if the next look agrees; held, "
+        "unknown to the runtime while their network namespace is there.",
+        {"state": ("suspected", "held")},
+    ),
     Metric("source_problems", Kind.GAUGE, "Objects or files that can't be used; `allotment status` names them.", {}),
     Metric(
         "log_lines_dropped_total",

@@ -1,0 +1,234 @@
+"""The search for orphans: looks every half a minute, and frees the leases whose owners are provably gone.
+
+What is decided, and on what, is in `allotment.node.orphans`; here is who is asked, and in which order: first the
+leases, then the runtime or the pods, then the namespaces of those that are missing there. An address that is given
+meanwhile is younger than the look and not judged by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from allotment.addressing.errors import AllotmentError, LedgerUnavailable
+from allotment.addressing.lease import Cause
+from allotment.cni.frames import LIMIT
+from allotment.node.describe import lease_report
+from allotment.node.evidence import namespace_gone
+from allotment.node.orphans import (
+    BETWEEN_LOOKS,
+    Judged,
+    Look,
+    Pods,
+    Sandboxes,
+    Unreadable,
+    Verdict,
+    judge,
+    missing,
+    of_a_pod,
+)
+from allotment.node.reports import OrphanReport, OrphansQuery, OrphansReport, OrphanState, decode_question, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from structlog.typing import FilteringBoundLogger
+
+    from allotment.addressing.book import LeaseBook
+    from allotment.addressing.lease import Lease
+    from allotment.cri.runtime import Runtime
+    from allotment.node.attachments import Attachments
+    from allotment.observe.clock import Clock
+    from allotment.observe.metrics import Metrics
+
+__all__ = ["Found", "OrphanSearch", "PodsLook"]
+
+_ROOM = LIMIT - (LIMIT >> 2)
+"""Bytes of one answer to the CLI."""
+SourceT = TypeVar("SourceT", Sandboxes, Pods)
+
+PodsLook = Callable[[], Pods | Unreadable]
+"""Says which pods are bound to this node now, or why that isn't known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one round came to: the verdict, and which of its orphans were freed (their leases' ends are on disk)."""
+
+    verdict: Verdict = field(default_factory=Verdict)
+    freed: tuple[Judged, ...] = ()
+
+
+class OrphanSearch:
+    """Looks and frees. With neither `runtime` nor `pods` there is nobody to ask, and it does nothing.
+
+    `runtime` finds the runtime anew for each look; `tell` hears of what was freed. `waits` says why nothing may be
+    freed yet (empty: it may).
+    """
+
+    def __init__(
+        self,
+        book: LeaseBook,
+        attachments: Attachments,
+        clock: Clock,
+        metrics: Metrics,
+        log: FilteringBoundLogger,
+        *,
+        runtime: Callable[[], Runtime] | None,
+        pods: PodsLook | None = None,
+        waits: Callable[[], str] = lambda: "",
+        tell: Callable[[Sequence[Judged]], None] = lambda _: None,
+    ) -> None:
+        self._book = book
+        self._attachments = attachments
+        self._clock = clock
+        self._log = log
+        self._runtime = runtime
+        self._pods = pods
+        self._waits = waits
+        self._tell = tell
+        self._turn = asyncio.Lock()
+        self._verdict = Verdict()
+        self._looks = {outcome: metrics.count("orphan_looks_total", outcome) for outcome in ("judged", "blind")}
+        self._freed = metrics.count("orphans_freed_total")
+        metrics.read("orphan_leases", self._suspected)
+
+    @property
+    def searches(self) -> bool:
+        """Whether there is anybody to ask."""
+        return self._runtime is not None or self._pods is not None
+
+    async def run(self) -> None:
+        """Look, free, wait, for ever. From the end of a look to the beginning of the next one it is long enough."""
+        while True:
+            await self._clock.sleep(BETWEEN_LOOKS)
+            if self.searches and not self._waits():
+                try:
+                    await self.search()
+                except LedgerUnavailable as error:
+                    self._log.warning("orphans not freed", error=error.message)
+
+    async def search(self, *, free: bool = True) -> Found:
+        """One round; with `free` unset it only looks, which counts as a look all the same.
+
+        Raises:
+            LedgerUnavailable: what is to be freed can't be put on disk now; it is tried again in the next round.
+        """
+        async with self._turn:
+            verdict = await self._look()
+            self._say(verdict)
+            freed = await self._free(verdict.orphans) if free and not self._waits() else ()
+            return Found(verdict, freed)
+
+    async def answer(self, arguments: bytes) -> bytes:
+        """The query `orphans` of `allotment gc`: the same look and the same decision as the search's own.
+
+        Raises:
+            ConfigError: the question can't be read.
+            LedgerUnavailable: what is to be freed can't be put on disk now.
+        """
+        query = decode_question(arguments, OrphansQuery)
+        if not self.searches:
+            return encode(OrphansReport(searches=False))
+        found = await self.search(free=query.free)
+        verdict = found.verdict
+        freed = {each.lease.sequence for each in found.freed}
+        certain = {each.lease.sequence for each in verdict.orphans}
+        judged = (
+            *(
+                (each, OrphanState.FREED if each.lease.sequence in freed else OrphanState.ORPHAN)
+                for each in verdict.orphans
+            ),
+            *((each, OrphanState.SUSPECTED) for number, each in verdict.suspects.items() if number not in certain),
+            *((each, OrphanState.HELD) for each in verdict.held),
+        )
+        reports = tuple(
+            OrphanReport(lease_report(each.lease), state, each.evidence)
+            for each, state in judged
+            if query.network in ("", each.lease.owner.network)
+        )
+        answer = encode(OrphansReport(searches=True, found=reports, blind=verdict.blind))
+        while len(answer) > _ROOM:
+            reports = reports[: len(reports) // 2]
+            answer = encode(OrphansReport(searches=True, found=reports, blind=verdict.blind, cut=True))
+        return answer
+
+    async def _look(self) -> Verdict:
+        at = self._attachments.now()
+        leases = tuple(lease for lease in self._book.leases() if of_a_pod(lease))
+        if not leases:
+            return Verdict()
+        sandboxes = await self._sandboxes()
+        pods = self._pods() if self._pods is not None else None
+        paths = {lease.netns for lease in missing(leases, _known(sandboxes), _known(pods))}
+        gone = await asyncio.to_thread(_gone, paths) if paths else {}
+        return judge(leases, Look(at, sandboxes, pods, gone), self._verdict.suspects)
+
+    async def _sandboxes(self) -> Sandboxes | Unreadable | None:
+        if self._runtime is None:
+            return None
+        try:
+            return Sandboxes(frozenset(sandbox.id for sandbox in await self._runtime().sandboxes()))
+        except AllotmentError as error:
+            return Unreadable(error.message)
+
+    async def _free(self, orphans: Sequence[Judged]) -> tuple[Judged, ...]:
+        """Free these very leases (I7), those of one attachment together."""
+        by_evidence: dict[str, list[Judged]] = {}
+        for orphan in orphans:
+            by_evidence.setdefault(orphan.evidence, []).append(orphan)
+        freed: list[Judged] = []
+        try:
+            for evidence, several in by_evidence.items():
+                ended = await self._attachments.remove([each.lease for each in several], Cause.ORPHAN, evidence)
+                numbers = {lease.sequence for lease in ended}
+                freed += [each for each in several if each.lease.sequence in numbers]
+        finally:
+            self._freed.inc(len(freed))
+            for each in freed:
+                self._log.warning("freed an orphan", evidence=each.evidence, **_named(each.lease))
+            if freed:
+                self._tell(freed)
+        return tuple(freed)
+
+    def _say(self, verdict: Verdict) -> None:
+        """Count the look, and log what is new in it."""
+        before, self._verdict = self._verdict, verdict
+        self._looks["blind" if verdict.blind else "judged"].inc()
+        if verdict.blind != before.blind:
+            if verdict.blind:
+                self._log.warning("orphans can't be searched for", reason=verdict.blind)
+            else:
+                self._log.info("orphans are searched for again")
+        known = {each.lease.sequence for each in before.held}
+        for each in verdict.held:
+            if each.lease.sequence not in known:
+                self._log.warning(
+                    "an address may be in use unknown to the runtime", reason=each.evidence, **_named(each.lease)
+                )
+
+    def _suspected(self) -> Iterable[tuple[tuple[str, ...], float]]:
+        return (
+            (("suspected",), float(len(self._verdict.suspects))),
+            (("held",), float(len(self._verdict.held))),
+        )
+
+
+def _known(source: SourceT | Unreadable | None) -> SourceT | None:
+    return None if isinstance(source, Unreadable) else source
+
+
+def _gone(paths: Iterable[str]) -> Mapping[str, bool | None]:
+    return {path: namespace_gone(path) for path in paths}
+
+
+def _named(lease: Lease) -> dict[str, str]:
+    owner = lease.owner
+    return {
+        "network": owner.network,
+        "address": str(lease.address),
+        "container": owner.container_id,
+        "pod": f"{owner.pod_namespace}/{owner.pod_name}",
+    }
