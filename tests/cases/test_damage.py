@@ -288,3 +288,41 @@ def test_a_del_that_waited_out_the_rebuild_ends_its_lease(running):
     until(lambda: running.status().spool.waiting == 0, "the kept DEL is not replayed")
     del running.told["pod-3"]
     assert_kept(running)
+
+
+# -- I3
+
+
+@pytest.mark.parametrize("how", ["damaged", "gone", "all gone while pods run"])
+def test_what_nobody_holds_rests_when_the_ledger_is_lost(make_node, how):
+    """I3: which addresses were cooling isn't known any more, so it may be any of them."""
+    node = make_node({"blue.yaml": network(cooldown=600)})
+    node.start()
+    node.told = run_pods(node, "stays")
+    released = node.give("ends")
+    node.free("ends")
+    node.kill()
+    if how == "damaged":
+        (node.state / "ledger.db").write_bytes(b"not a database")
+    elif how == "gone":
+        for path in node.state.glob("ledger.*"):
+            path.unlink()
+    else:
+        shutil.rmtree(node.state)
+        node.state.mkdir()
+    node.start()
+    assert "252 cooling (next in" in node.refuse("new").message
+    assert node.give("stays") == node.told["stays"], "who runs is told what it has"
+    assert node.status().not_serving == "", "a host that says 50 loses its pods"
+    assert "cooling" in str(node.cli("explain", released[0]))
+    node.kill()
+    node.start()
+    assert "cooling (next in" in node.refuse("new").message, "the rests are on disk"
+    node.write("blue.yaml", network(cooldown=1))
+    until(lambda: node.call("ADD", "new").ok, "nothing is given after the cooldown")
+
+
+def test_a_first_start_waits_for_no_cooldown(make_node):
+    node = make_node({"blue.yaml": network(cooldown=600)})
+    node.start()
+    assert node.give("first")

@@ -19,7 +19,7 @@ from allotment.addressing.book import Ask, BookState, LeaseBook
 from allotment.addressing.edges import block_gateway, unusable
 from allotment.addressing.errors import AddressUnavailable, Exhausted, InternalError, NetworkDraining, UnknownNetwork
 from allotment.addressing.intervals import IntervalSet
-from allotment.addressing.lease import Cause, Forgotten, Granted, Moment, Owner, Released, Rest, Rested
+from allotment.addressing.lease import Cause, Forgotten, Granted, Moment, Owner, Released, Rest, Rested, Supposed
 from allotment.addressing.plan import BlockPlan, Layer, NetworkPlan, Refusal
 from allotment.addressing.state import StateKind
 from allotment.addressing.utilization import of_block, of_network
@@ -58,6 +58,8 @@ class NaiveLedger:
                     assert all(rest in self.rests for rest in before), "only what is on file can be replaced"
                     self.rests = [rest for rest in self.rests if rest not in before]
                     self.rests.append(after)
+                case Supposed(rest):
+                    self.rests.append(rest)
                 case Forgotten(network, block):
                     self.rests = [rest for rest in self.rests if (rest.network, rest.block) != (network, block)]
         resting = [(rest.network, address) for rest in self.rests for address in addresses(rest)]
@@ -383,7 +385,18 @@ class Book(RuleBasedStateMachine):
             if isinstance(change, Forgotten):
                 lost = [r for r in self.ledger.rests if (r.network, r.block) == (change.network, change.block)]
                 assert not any(self.cooling(r.network, a) for r in lost for a in addresses(r)), "I3"
+                for rest in lost:  # had its rest, and a cooldown that grows later on doesn't bring it back
+                    for address in addresses(rest):
+                        del self.released[rest.network, address]
         self.write(changes)
+
+    @rule(network=MOSTLY_BLUE)
+    def lose_track(self, network):
+        """I3: what was never used may have been, as far as is known, and rests."""
+        changes = self.book.suppose_rested([network, "never heard of"], self.now, 0.0)
+        self.write(changes)
+        for change in changes:
+            self.released |= {(network, address): self.seconds for address in addresses(change.rest)}
 
     @rule(into_next_boot=st.booleans(), data=st.data())
     def crash(self, into_next_boot, data):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from allotment.addressing.idle import Idle
+from allotment.addressing.intervals import IntervalSet
 from allotment.addressing.numbers import FreeNumbers
 from allotment.addressing.resting import LIMIT, Resting
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from allotment.addressing.address import Prefix
-    from allotment.addressing.intervals import IntervalSet
     from allotment.addressing.lease import Rested
 
 __all__ = ["BlockSpace", "Taken"]
@@ -134,6 +134,16 @@ class BlockSpace:
     def release(self, idle: Idle) -> None:
         """A taken address begins to rest."""
         self._resting.add(idle)
+
+    def rest_fresh(self, seconds: float, wall: float) -> list[Idle]:
+        """Let what was never used, and may be given, rest from `seconds` on, as if released then."""
+        fresh = IntervalSet.of_numbers(self.prefix.family, self._fresh.runs())
+        runs = (fresh - (self._blocked or IntervalSet())).numbers(self.prefix.family)
+        begun = [Idle(first, last, seconds, wall=wall, block=self.prefix) for first, last in runs]
+        for idle in begun:
+            self._fresh.take_run(idle.first, idle.last)
+            self._resting.add(idle)
+        return begun
 
     def foreign(self) -> set[Prefix]:
         """The other blocks under whose names the ledger has some of what rests here."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from allotment.addressing.address import Address
-    from allotment.addressing.lease import AttachmentKey, Change, Owner
+    from allotment.addressing.lease import AttachmentKey, Change, Owner, Supposed
     from allotment.addressing.plan import NetworkPlan
 
 __all__ = ["HOUSEKEEPING", "Ask", "BookState", "Claimed", "LeaseBook", "Proposal", "Removal"]
@@ -344,6 +344,19 @@ class LeaseBook:
         return Use() if holdings is None else holdings.use(now.seconds - holdings.cooldown)
 
     # -- keeping
+
+    def suppose_rested(self, networks: Iterable[str], now: Moment, wall: float) -> tuple[Supposed, ...]:
+        """Take all that is neither leased nor resting in these networks to have been released now.
+
+        For a ledger that was lost: which addresses were cooling isn't known, so any may have been (I3). In force in
+        memory at once, which gives nothing away; to be written all the same, and again if that fails.
+
+        Raises:
+            InternalError: not loaded, or `now` is of another boot.
+        """
+        self._check(now)
+        chosen = [self._networks[name] for name in networks if name in self._networks]
+        return tuple(change for holdings in chosen for change in holdings.suppose_rested(now.seconds, wall))
 
     def housekeeping(self, now: Moment) -> tuple[Change, ...]:
         """Changes for the ledger that keep memory and file bounded and up to date; a bounded number per call.

@@ -15,7 +15,7 @@ from allotment.addressing.edges import edge_name, unusable
 from allotment.addressing.errors import InternalError
 from allotment.addressing.idle import Idle
 from allotment.addressing.intervals import IntervalSet
-from allotment.addressing.lease import Forgotten
+from allotment.addressing.lease import Forgotten, Supposed
 from allotment.addressing.resting import LIMIT
 from allotment.addressing.state import AddressState, StateKind
 from allotment.addressing.supply import Supply
@@ -262,6 +262,17 @@ class Holdings:
         else:
             space.release(idle)
             self._returned(space, seconds)
+
+    def suppose_rested(self, seconds: float, wall: float) -> list[Supposed]:
+        """Let all that was never used rest from `seconds` on; nothing, where nothing has to rest."""
+        if not self.cooldown:
+            return []
+        changes: list[Supposed] = []
+        for space in self.spaces.values():
+            for idle in space.rest_fresh(seconds, wall):
+                changes.append(Supposed(idle.rest(self.name, self._boot)))
+                self._returned(space, seconds)
+        return changes
 
     def _returned(self, space: BlockSpace, seconds: float | None) -> None:
         supply = self.supplies.get(space.prefix.family)

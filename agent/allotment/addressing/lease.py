@@ -174,5 +174,15 @@ class Forgotten:
     block: Prefix
 
 
-Change = Granted | Released | Rested | Forgotten
+@dataclass(frozen=True, slots=True)
+class Supposed:
+    """Addresses of which nobody knows when they were used last are taken to have been released now.
+
+    The ledger that knew is lost (I3). To write it twice is as good as once.
+    """
+
+    rest: Rest
+
+
+Change = Granted | Released | Rested | Forgotten | Supposed
 """What the lease book decides and the ledger writes; one commit takes any number, all or none."""

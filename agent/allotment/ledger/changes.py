@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from allotment.addressing.errors import InternalError
-from allotment.addressing.lease import Change, Forgotten, Granted, Lease, Released, Rest, Rested
+from allotment.addressing.lease import Change, Forgotten, Granted, Lease, Released, Rest, Rested, Supposed
 from allotment.ledger.rows import LEASE_COLUMNS, REST_COLUMNS, row_of_lease, row_of_rest, wide
 
 if TYPE_CHECKING:
@@ -104,6 +104,10 @@ def apply(connection: sqlite3.Connection, write: Write, counters: Counters) -> N
             if not connection.execute(_UNREST_ALL, span).rowcount:
                 raise InternalError(f"the ledger and the lease book disagree: nothing rests at {after.first} to join")
             connection.execute(_REST, row_of_rest(after))
+        case Supposed(rest):
+            span = (rest.network, wide(rest.first), wide(rest.last), wide(rest.last))
+            connection.execute(_UNREST_ALL, span)
+            connection.execute(_REST, row_of_rest(rest))
         case Forgotten(network, block):
             connection.execute(_FORGET, (network, str(block)))
         case PutObject(kind, name, body):

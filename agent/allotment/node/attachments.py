@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
     from allotment.addressing.book import Claimed, LeaseBook
-    from allotment.addressing.lease import AttachmentKey, Lease
+    from allotment.addressing.lease import AttachmentKey, Lease, Supposed
     from allotment.addressing.plan import NetworkPlan
     from allotment.cni.request import CniRequest
     from allotment.node.commits import Store
@@ -78,6 +78,7 @@ class Attachments:
         self._not_serving = "the agent is starting"
         self._incomplete = False
         self._adopted: dict[tuple[str, str], AttachmentKey] = {}
+        self._supposed: list[Supposed] = []  # in force, and not on disk yet
         self._settle_kept: Callable[[], Awaitable[None]] | None = None
 
     # -- what the daemon tells us ---------------------------------------------------------------------------------
@@ -286,6 +287,17 @@ class Attachments:
         proposal = self._book.restore(claims, Moment(self._clock.boot, 0.0), self._clock.wall())
         if proposal.changes:
             await self._commits.write(proposal, Write())
+
+    async def suppose_rested(self, networks: Iterable[str]) -> None:
+        """Let every address of these networks that nobody holds rest for a cooldown: the ledger that knew is lost.
+
+        Raises:
+            LedgerUnavailable: they do, but it is not on disk; to be called again.
+        """
+        self._supposed += self._book.suppose_rested(networks, self.now(), self._clock.wall())
+        if self._supposed:
+            await self._store.submit(tuple(self._supposed))
+            self._supposed.clear()
 
     async def upkeep(self) -> None:
         """One round of housekeeping: coalesce long rests, retry what could not be taken back."""

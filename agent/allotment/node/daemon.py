@@ -22,7 +22,6 @@ from allotment.node.allocations import AllocationKeeper
 from allotment.node.attachments import Attachments
 from allotment.node.exposition import Gauges, LedgerMeter, SocketWatcher, http_routes
 from allotment.node.handler import CniHandler
-from allotment.node.orphan_search import OrphanSearch
 from allotment.node.plans import network_plans
 from allotment.node.queries import Queries
 from allotment.node.rebuild import Rebuilt, living_namespaces, observe_namespaces, read_cni_cache, rebuild
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
-    from allotment.cri.runtime import Runtime
-    from allotment.node.orphan_search import PodsLook
     from allotment.node.settings import Settings
     from allotment.node.view import Source
     from allotment.observe.clock import Clock
@@ -66,8 +63,7 @@ class Agent:
     """One node's agent. `run` returns after `stop`, or raises what made it impossible to go on.
 
     `make_source` is given the state of the ledger's folder once it is locked; `listener` is a socket that somebody
-    opened for us (socket activation), else one is bound at the configured path. `pods` says which pods are bound to
-    this node, where there is a cluster to ask.
+    opened for us (socket activation), else one is bound at the configured path.
     """
 
     def __init__(
@@ -80,7 +76,6 @@ class Agent:
         notifier: Notifier,
         make_source: Callable[[], Source],
         listener: socket.socket | None = None,
-        pods: PodsLook | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -89,7 +84,6 @@ class Agent:
         self._notifier = notifier
         self._make_source = make_source
         self._listener = listener
-        self._pods = pods
         self._stop = asyncio.Event()
         self._view = View()
         self._cached: View | None = None
@@ -99,6 +93,7 @@ class Agent:
         self._fault: Callable[[], str] = lambda: ""
         self._lost = False
         self._rebuilt = Rebuilt((), ())
+        self._rested: set[str] = set()  # networks whose addresses all rest since the ledger was made again
         self._more_known = asyncio.Event()
 
     def stop(self) -> None:
@@ -162,7 +157,6 @@ class Agent:
         attachments.before_repeating(spool.settle)
         cache = ViewCache(started.ledger, local_l2=settings.manifests is not None)
         self._cached = cache.load()
-        search = self._orphan_search(book)
         queries = Queries(
             book=book,
             ledger=started.ledger,
@@ -173,7 +167,6 @@ class Agent:
             place=source.place,
             clock=clock,
             not_ready=lambda: self._starting or self._out_of_step,  # it looks at the ledger itself
-            orphans=search,
         )
         handler = CniHandler(attachments, book, clock, self._metrics, log, queries.table())
         spool.prepare()
@@ -195,7 +188,6 @@ class Agent:
         part("allocations", keeper.run())
         part("spool", spool.run())
         part("upkeep", self._upkeep(attachments))
-        part("orphans", search.run())
         part("view cache", self._keep_views(cache))
         part("late rebuilds", self._rebuild_late(started))
         part("ledger", started.ledger.watch())
@@ -204,25 +196,6 @@ class Agent:
         group.create_task(self._begin(started, book), name="begin")
         group.create_task(self._notifier.keep_alive(clock.sleep), name="watchdog")
         group.create_task(self._until_stopped(server, http), name="stop")
-
-    def _orphan_search(self, book: LeaseBook) -> OrphanSearch:
-        places = self._settings.runtime_sockets
-
-        def runtime() -> Runtime:
-            from allotment.cri.runtime import find_runtime  # noqa: PLC0415  # most standalone agents ask none
-
-            return find_runtime(places)
-
-        return OrphanSearch(
-            book,
-            self._attachments,
-            self._clock,
-            self._metrics,
-            self._log,
-            runtime=runtime if places else None,
-            pods=self._pods,
-            waits=lambda: self._starting,
-        )
 
     def _take(self, view: View, book: LeaseBook, keeper: AllocationKeeper) -> None:
         """A View from the source (or the one kept from before): plan by it, and let everybody see it."""
@@ -296,7 +269,7 @@ class Agent:
 
     async def _rebuild(self, started: Started, *, anew: bool) -> None:
         """Make the lost ledger's leases from what runs: all of them, or (later) those that have a block only now."""
-        settings, reason = self._settings, started.lost
+        settings, reason, rested = self._settings, started.lost, self._rested
         cached = await asyncio.to_thread(read_cni_cache, settings.cni_cache_dir)
         observed = await observe_namespaces(settings.netns_dir)
         living = await living_namespaces(attachment.netns for attachment in cached if attachment.netns)
@@ -307,10 +280,19 @@ class Agent:
             # What had a block before has been given and taken back by this agent, which knows better by now.
             claims = found.claims if anew else self._rebuilt.late(found)
             await self._attachments.restore(claims)
+            if claims or started.had_ledger or self._knows_another(started):
+                networks = [plan.name for plan in network_plans(self._view, settings.node) if plan.name not in rested]
+                await self._attachments.suppose_rested(networks)
+                rested.update(networks)
             self._rebuilt, anew = found, False
             self._log.info("rebuilt the ledger from what runs", leases=len(claims), reason=reason)
         if not (self._rebuilt.unplaced and self._not_whole):
             started.settle()
+
+    def _knows_another(self, started: Started) -> bool:
+        """Whether an Allocation names a ledger before this one: there was one, though it is gone without a trace."""
+        told = {allocation.status.ledger_id for allocation in self._view.allocations.values()}
+        return bool(told - {"", started.ledger.ledger_id})
 
     @property
     def _not_whole(self) -> bool:

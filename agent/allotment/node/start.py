@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Started", "start_ledger"]
 
 _NOTE = "ledger.rebuild"
+_NONE = "there was no ledger"
 
 
 @dataclass(slots=True)
@@ -39,6 +40,11 @@ class Started:
     ledger: Ledger
     lost: str
     _note: Path
+
+    @property
+    def had_ledger(self) -> bool:
+        """Whether there is known to have been a ledger before the one that is to be filled (`lost` says what was)."""
+        return bool(self.lost) and self.lost != _NONE
 
     def settle(self) -> None:
         """The leases are found and on disk: the note goes.
@@ -102,7 +108,7 @@ def _open(
         # A crash in the middle of a replacement leaves the whole new file under its second name.
         there = any((folder / name).exists() for name in ("ledger.db", "ledger.db.next"))
         if not there and not note.exists():
-            _write(note, "there was no ledger")
+            _write(note, _NONE)
         try:
             ledger = open_it()
         except LedgerDamaged as damage:

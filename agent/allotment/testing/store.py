@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from allotment.addressing.book import BookState
 from allotment.addressing.errors import InternalError, LedgerUnavailable
-from allotment.addressing.lease import Forgotten, Granted, Lease, Released, Rest, Rested
+from allotment.addressing.lease import Forgotten, Granted, Lease, Released, Rest, Rested, Supposed
 from allotment.ledger.callers import Request
 
 if TYPE_CHECKING:
@@ -100,6 +100,9 @@ class MemoryStore:
             case Rested(before, after):
                 self._rests = [rest for rest in self._rests if rest not in before]
                 self._rests.append(after)
+            case Supposed(rest):
+                if rest not in self._rests:
+                    self._rests.append(rest)
             case Forgotten(network, block):
                 self._rests = [rest for rest in self._rests if (rest.network, rest.block) != (network, block)]
 
