@@ -22,6 +22,7 @@ from allotment.node.allocations import AllocationKeeper
 from allotment.node.attachments import Attachments
 from allotment.node.exposition import Gauges, LedgerMeter, SocketWatcher, http_routes
 from allotment.node.handler import CniHandler
+from allotment.node.orphan_search import OrphanSearch
 from allotment.node.plans import network_plans
 from allotment.node.queries import Queries
 from allotment.node.rebuild import Rebuilt, living_namespaces, observe_namespaces, read_cni_cache, rebuild
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
+    from allotment.cri.runtime import Runtime
+    from allotment.node.orphan_search import PodsLook
     from allotment.node.settings import Settings
     from allotment.node.view import Source
     from allotment.observe.clock import Clock
@@ -63,7 +66,8 @@ class Agent:
     """One node's agent. `run` returns after `stop`, or raises what made it impossible to go on.
 
     `make_source` is given the state of the ledger's folder once it is locked; `listener` is a socket that somebody
-    opened for us (socket activation), else one is bound at the configured path.
+    opened for us (socket activation), else one is bound at the configured path. `pods` says which pods are bound to
+    this node, where there is a cluster to ask.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Agent:
         notifier: Notifier,
         make_source: Callable[[], Source],
         listener: socket.socket | None = None,
+        pods: PodsLook | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -84,6 +89,7 @@ class Agent:
         self._notifier = notifier
         self._make_source = make_source
         self._listener = listener
+        self._pods = pods
         self._stop = asyncio.Event()
         self._view = View()
         self._cached: View | None = None
@@ -157,6 +163,7 @@ class Agent:
         attachments.before_repeating(spool.settle)
         cache = ViewCache(started.ledger, local_l2=settings.manifests is not None)
         self._cached = cache.load()
+        search = self._orphan_search(book)
         queries = Queries(
             book=book,
             ledger=started.ledger,
@@ -167,6 +174,7 @@ class Agent:
             place=source.place,
             clock=clock,
             not_ready=lambda: self._starting or self._out_of_step,  # it looks at the ledger itself
+            orphans=search,
         )
         handler = CniHandler(attachments, book, clock, self._metrics, log, queries.table())
         spool.prepare()
@@ -188,6 +196,7 @@ class Agent:
         part("allocations", keeper.run())
         part("spool", spool.run())
         part("upkeep", self._upkeep(attachments))
+        part("orphans", search.run())
         part("view cache", self._keep_views(cache))
         part("late rebuilds", self._rebuild_late(started))
         part("ledger", started.ledger.watch())
@@ -196,6 +205,25 @@ class Agent:
         group.create_task(self._begin(started, book), name="begin")
         group.create_task(self._notifier.keep_alive(clock.sleep), name="watchdog")
         group.create_task(self._until_stopped(server, http), name="stop")
+
+    def _orphan_search(self, book: LeaseBook) -> OrphanSearch:
+        places = self._settings.runtime_sockets
+
+        def runtime() -> Runtime:
+            from allotment.cri.runtime import find_runtime  # noqa: PLC0415  # most standalone agents ask none
+
+            return find_runtime(places)
+
+        return OrphanSearch(
+            book,
+            self._attachments,
+            self._clock,
+            self._metrics,
+            self._log,
+            runtime=runtime if places else None,
+            pods=self._pods,
+            waits=lambda: self._starting,
+        )
 
     def _take(self, view: View, book: LeaseBook, keeper: AllocationKeeper) -> None:
         """A View from the source (or the one kept from before): plan by it, and let everybody see it."""
