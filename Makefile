@@ -47,6 +47,7 @@ lint: venv ## Check style, types, layers and generated files
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m allotment.cli.reference --check
+	$(BIN)/python -m allotment.cli.crds --check
 
 .PHONY: fmt
 fmt: venv ## Put the code into shape
@@ -54,8 +55,9 @@ fmt: venv ## Put the code into shape
 	$(BIN)/ruff format .
 
 .PHONY: generate
-generate: venv ## Write docs/reference from the code
+generate: venv ## Write docs/reference and the CRDs from the code
 	$(BIN)/python -m allotment.cli.reference
+	$(BIN)/python -m allotment.cli.crds
 
 .PHONY: venv
 venv: .venv/ready shim ## Make the project's own Python environment, with the shim built

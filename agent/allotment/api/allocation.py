@@ -94,7 +94,7 @@ class AllocationStatus(Record, frozen=True):
 
 
 class Allocation(Record, frozen=True):
-    """The object for one (network, node), named by `allotment.api.names.allocation_name`."""
+    """The object for one (network, node), named `<network>.<node>`: it admits the node and lists its blocks."""
 
     metadata: ObjectMeta
     spec: AllocationSpec

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from allotment.api.cel import Place, Rule, Rules
     from allotment.api.kinds import Kind
 
-__all__ = ["RULES", "definition", "files", "schema_of", "type_and_limits", "used_places"]
+__all__ = ["RULES", "definition", "files", "placed", "schema_of"]
 
 RULES: Rules = {**NETWORK_RULES, **POOL_RULES, **LOADBALANCER_RULES}
 """All rules, by where they stand. A struct has those of the structs that it extends, too."""
@@ -108,25 +108,28 @@ def schema_of(kind: Kind) -> Schema:
     return schema | ({"required": required} if required else {})
 
 
-def used_places(kind: Kind) -> set[Place]:
-    """Where the kind's schema has rules from; for the check that no rule stands nowhere."""
-    return set(_places(kind.type))
+def placed(kind: Kind) -> Iterator[tuple[str, Place]]:
+    """Everywhere in the kind that rules may stand: the path, as people write it, and the key in `RULES`."""
+    return _placed(kind.type, "")
 
 
-def _places(cls: type[Any]) -> Iterator[Place]:
-    for base in cls.__mro__:
-        yield base, ""
+def _placed(cls: type[Any], path: str) -> Iterator[tuple[str, Place]]:
+    for base in reversed(cls.__mro__):
+        yield path, (base, "")
     for field in _struct(cls).fields:
-        kind, _ = type_and_limits(field.type)
-        for base in cls.__mro__:
-            yield from ((base, field.encode_name), (base, f"{field.encode_name}[]"))
+        name, kind = field.encode_name, _bare(field.type)[0]
+        at = f"{path}.{name}" if path else name
+        for base in reversed(cls.__mro__):
+            yield at, (base, name)
         if isinstance(kind, inspect.VarTupleType):
-            kind, _ = type_and_limits(kind.item_type)
+            at, kind = f"{at}[]", _bare(kind.item_type)[0]
+            for base in reversed(cls.__mro__):
+                yield at, (base, f"{name}[]")
         if isinstance(kind, inspect.StructType):
-            yield from _places(kind.cls)
+            yield from _placed(kind.cls, at)
 
 
-def type_and_limits(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
+def _bare(kind: inspect.Type) -> tuple[inspect.Type, dict[str, Any]]:
     """A field's type without `None` and without what stands around it, and its limits."""
     limit: dict[str, Any] = {}
     while True:
@@ -153,7 +156,7 @@ def _has_status(kind: Kind) -> bool:
 def _field(cls: type[Any], field: inspect.Field) -> Schema:
     name = field.encode_name
     schema = _schema(field.type, _rules(cls, f"{name}[]"))
-    _, limit = type_and_limits(field.type)
+    _, limit = _bare(field.type)
     if limit.get("defaulted"):
         schema["default"] = field.default
     return schema | _validations((*_rules(cls, name), *_own_validations(schema)))
@@ -164,7 +167,7 @@ def _own_validations(schema: Schema) -> tuple[Schema, ...]:
 
 
 def _schema(kind: inspect.Type, item_rules: tuple[Rule, ...] = ()) -> Schema:
-    kind, limit = type_and_limits(kind)
+    kind, limit = _bare(kind)
     words = {word: limit[word] for word in _WORDS if word in limit}
     match kind:
         case inspect.StructType():

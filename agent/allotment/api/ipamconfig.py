@@ -27,7 +27,7 @@ CAP_WITHOUT_AFFINITY = "a cap on a node's blocks needs strictAffinity: true; set
 
 
 class IPAMConfigSpec(Record, frozen=True):
-    """The defaults; a missing field has the value that `effective` names."""
+    """The defaults of all Networks; what is missing here is false, 0, true, 30 and Enabled, in this order."""
 
     strict_affinity: bool | None = None
     max_blocks_per_host: Annotated[int | None, limits(minimum=0, maximum=(1 << 31) - 1)] = None
@@ -37,7 +37,7 @@ class IPAMConfigSpec(Record, frozen=True):
 
 
 class IPAMConfig(Record, frozen=True):
-    """The singleton `default`."""
+    """The defaults of all Networks, in one object named `default`."""
 
     metadata: ObjectMeta
     spec: IPAMConfigSpec = IPAMConfigSpec()

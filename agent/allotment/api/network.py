@@ -90,7 +90,7 @@ class NetworkSpec(Record, frozen=True):
     """What a person asks of a Network.
 
     `cooldown_seconds`, `max_blocks_per_node` and `auto_allocate_blocks` fall back to the IPAMConfig where they are
-    missing (`allotment.api.ipamconfig.effective`). `allowed_uses` missing means all of them. `network_id` is the
+    missing. `allowed_uses` missing means all of them. `network_id` is the
     number on the wire (VNI or VLAN) where a person chooses it; `network_id_pool` the IndexPool to draw it from.
     """
 

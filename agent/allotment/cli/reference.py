@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allotment.addressing.errors import AllotmentError
-from allotment.cli import COMMANDS, EXIT_MEANINGS
+from allotment.cli import COMMANDS, EXIT_MEANINGS, objects_page
 from allotment.node.settings import SETTINGS
 from allotment.observe.metric_table import METRICS, Kind
 
@@ -99,11 +99,17 @@ def commands_page() -> str:
     )
 
 
+def kinds_page() -> str:
+    """Every kind of object, with its fields, limits and rules."""
+    return _page("Objects", objects_page.INTRODUCTION, *objects_page.sections())
+
+
 PAGES = {
     "settings.md": settings_page,
     "metrics.md": metrics_page,
     "errors.md": errors_page,
     "commands.md": commands_page,
+    "objects.md": kinds_page,
 }
 
 
