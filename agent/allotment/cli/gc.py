@@ -68,9 +68,10 @@ def _run(arguments: argparse.Namespace, asked: Informant) -> Exit:
     if arguments.force and not by_name:
         raise ConfigError("--force goes with --container or --address: it is about leases that you name")
 
-    search = None if by_name else Searched(asked, arguments.network, free=arguments.yes)
-    searches = search is not None and search.searches
-    lost = "owner" if searches else "network namespace"
+    search = Searched(asked, arguments.network, free=arguments.yes)
+    if not by_name:
+        search.look()
+    lost = "owner" if search.searches else "network namespace"
     none = "fits" if by_name else f"that is {YOUNGEST:g} s old has lost its {lost}"
     empty = f"there is nothing to free: no lease {none}"
 
@@ -83,8 +84,8 @@ def _run(arguments: argparse.Namespace, asked: Informant) -> Exit:
             leases = tuple(whole(leases, ask))
         if by_name:
             return named(leases, namespace_gone, force=arguments.force or not arguments.yes)
-        if searches:
-            leases = tuple(lease for lease in leases if not lease.pod)
+        if search.searches:
+            leases = tuple(lease for lease in leases if not lease.pod_uid)
         clock = asked.clock
         return whose_namespace_is_gone(
             leases, namespace_gone, boot=clock.boot, seconds=clock.seconds(), believe=arguments.all_gone
@@ -92,20 +93,19 @@ def _run(arguments: argparse.Namespace, asked: Informant) -> Exit:
 
     found = look()
     if not arguments.yes:
-        found = (*(search.candidates() if search else ()), *found)
-        _show(arguments.output, found, asked, {}, empty=empty)
+        found, outcomes = (*search.candidates(), *found), search.outcomes()
+        _show(arguments.output, found, asked, outcomes, empty=empty)
         if found and arguments.output in ("table", "wide"):
             print(f"allotment: nothing was freed; --yes frees {_them(len(found))}", file=sys.stderr)
         return Exit.NOT_FOUND if by_name and not found else Exit.OK
-    if not by_name and (found or (search and search.undecided)):
+    if not by_name and (found or search.undecided):
         print(f"allotment: looking again in {BETWEEN_LOOKS:g} s …", file=sys.stderr)
         asyncio.run(asked.clock.sleep(BETWEEN_LOOKS))
         found = confirmed(found, look()) if found else ()
-        if search and search.undecided:
+        if search.undecided:
             search.look()
-    outcomes = free(found, asked)
-    if search:
-        found, outcomes = (*search.candidates(), *found), search.outcomes() | outcomes
+    outcomes = search.outcomes() | free(found, asked)
+    found = (*search.candidates(), *found)
     _show(arguments.output, found, asked, outcomes, empty=empty)
     if by_name and not found:
         return Exit.NOT_FOUND

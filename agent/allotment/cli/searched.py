@@ -22,9 +22,9 @@ _MORE: Final = {
     OrphanState.HELD: "; kept, name its --container if you know better",
 }
 _OUTCOMES: Final = {
-    OrphanState.ORPHAN: "not freed",
+    OrphanState.ORPHAN: "to be freed",
     OrphanState.FREED: "freed",
-    OrphanState.SUSPECTED: "not sure yet",
+    OrphanState.SUSPECTED: "suspected",
     OrphanState.HELD: "kept",
 }
 
@@ -38,22 +38,23 @@ class Searched:
         self._free = free
         self._found: dict[int, OrphanReport] = {}
         self._told = ""
-        self.searches = self.look()
+        self.searches = False
 
     @property
     def undecided(self) -> bool:
         """Whether another look is to be waited for."""
         return any(found.state is OrphanState.SUSPECTED for found in self._found.values())
 
-    def look(self) -> bool:
-        """Have the agent look once more; false where it doesn't search, or isn't there to be asked.
+    def look(self) -> None:
+        """Have the agent look once more. `searches` stays false where it doesn't, or isn't there to be asked.
 
         Raises:
             TryAgain: it is to free something, and is down or can't write it down now.
         """
         report = self._ask()
         if report is None or not report.searches:
-            return False
+            return
+        self.searches = True
         if report.blind and report.blind != self._told:
             print(f"allotment: whether pods are gone can't be told now: {report.blind}", file=sys.stderr)
         if report.cut:
@@ -62,7 +63,6 @@ class Searched:
         # What was freed by an earlier look stays shown; what was only suspected then counts as this look has it.
         freed = {number: found for number, found in self._found.items() if found.state is OrphanState.FREED}
         self._found = freed | {found.lease.sequence: found for found in report.found}
-        return True
 
     def candidates(self) -> tuple[Candidate, ...]:
         """What was found, each with what speaks for it."""

@@ -15,8 +15,8 @@ What a runtime's list is not believed in:
   lists one when its pause container runs, and may have to pull that one's image first), or the runtime has lost it.
   Such a lease is held, and told of. Where the namespace can't be looked at, a lease is taken for one in the making for
   as long as that may take.
-- Containers that were not made for a pod (nerdctl, podman) are on no list of sandboxes. Their leases name no pod, and
-  are left to CNI GC and to `allotment gc`.
+- Containers that were not made for a pod (nerdctl, podman) are on no list of sandboxes. Their leases name no pod's
+  UID, and are left to CNI GC and to `allotment gc`.
 - A list without a single sandbox that a lease of ours belongs to may be another runtime's, or not whole. It is doubted
   while anything shows life: a namespace of one of the leases or, if the list is empty, a pod (I15).
 """
@@ -123,8 +123,8 @@ class Verdict:
 
 
 def of_a_pod(lease: Lease) -> bool:
-    """Whether the lease was asked for by a runtime that keeps sandboxes, which tells us the pod."""
-    return lease.owner.kind is LeaseKind.POD and bool(lease.owner.pod_name)
+    """Whether the lease was asked for by a runtime of the kubelet: containerd and CRI-O tell the pod's UID."""
+    return lease.owner.kind is LeaseKind.POD and bool(lease.owner.pod_uid)
 
 
 def missing(leases: Iterable[Lease], sandboxes: Sandboxes | None, pods: Pods | None) -> tuple[Lease, ...]:
@@ -132,7 +132,7 @@ def missing(leases: Iterable[Lease], sandboxes: Sandboxes | None, pods: Pods | N
     if sandboxes is not None:
         return tuple(lease for lease in leases if of_a_pod(lease) and lease.owner.container_id not in sandboxes.ids)
     if pods is not None:
-        return tuple(lease for lease in leases if lease.owner.pod_uid and lease.owner.pod_uid not in pods.uids)
+        return tuple(lease for lease in leases if of_a_pod(lease) and lease.owner.pod_uid not in pods.uids)
     return ()
 
 

@@ -130,9 +130,9 @@ def test_an_empty_list_is_believed_when_nothing_speaks_against_it():
     assert freed([lease()], look(200, NOBODY, Unreadable("stale"), GONE), look(230, gone=GONE)) == ["c1"]
 
 
-@pytest.mark.parametrize("other", [{"pod_name": ""}, {"kind": LeaseKind.TUNNEL}, {"boot": "another boot"}])
+@pytest.mark.parametrize("other", [{"pod_uid": ""}, {"kind": LeaseKind.TUNNEL}, {"boot": "another boot"}])
 def test_others_are_none_of_its_business(other):
-    """nerdctl's containers are on no list; tunnels belong to the node; leases of an earlier boot end at the start."""
+    """Containers of podman are on no list; tunnels belong to the node; leases of an earlier boot end at the start."""
     assert freed([lease(**other)], look(5000, gone=GONE), look(6000, gone=GONE)) == []
 
 
@@ -156,11 +156,6 @@ def test_without_a_runtime_stale_pods_say_nothing():
     looks = [look(at, None, Unreadable("no contact for 90 s"), GONE) for at in (200, 230, 260)]
     verdict = judged([lease()], *looks)
     assert (verdict.suspects, verdict.blind) == ({}, "no contact for 90 s")
-
-
-def test_without_a_runtime_a_lease_that_names_no_pods_uid_stays():
-    looks = [look(at, None, Pods(frozenset({"x"})), GONE) for at in (200, 230)]
-    assert freed([lease(pod_uid="")], *looks) == []
 
 
 def test_no_pods_at_all_are_doubted_while_a_namespace_is_there():
