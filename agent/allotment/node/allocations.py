@@ -64,6 +64,8 @@ class AllocationKeeper:
         self._wake = asyncio.Event()
         self._draining = False
         self._written: dict[str, float] = {}
+        self._busy: set[str] = set()
+        self._missed: set[str] = set()  # busy when they were to be looked at
 
     def take(self, view: View) -> None:
         """A new View; it is looked at soon."""
@@ -79,21 +81,35 @@ class AllocationKeeper:
             self._wake.set()
 
     async def run(self) -> None:
-        """Work for ever."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_STATUS_APART):
-                    await self._wake.wait()
-            # What comes in the same moment is looked at in one round: a burst of DELs costs one look, not one each.
-            await self._clock.sleep(_TOGETHER)
-            self._wake.clear()
-            view = self._view
-            for allocation in view.allocations.values():
-                try:
-                    await self._keep(allocation, view)
-                except TryAgain as error:
-                    self._log.warning("allocation not written", allocation=allocation.name, error=error.message)
-                    self._later()
+        """Work for ever. A write that takes its time delays no other Allocation's."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_STATUS_APART):
+                        await self._wake.wait()
+                # What comes in the same moment is looked at in one round: a burst of DELs costs one look, not one each.
+                await self._clock.sleep(_TOGETHER)
+                self._wake.clear()
+                view = self._view
+                for name, allocation in ((item.name, item) for item in view.allocations.values()):
+                    if name in self._busy:
+                        self._missed.add(name)
+                    else:
+                        self._busy.add(name)
+                        group.create_task(self._attend(allocation, view))
+
+    async def _attend(self, allocation: Allocation, view: View) -> None:
+        name = allocation.name
+        try:
+            await self._keep(allocation, view)
+        except TryAgain as error:
+            self._log.warning("allocation not written", allocation=name, error=error.message)
+            self._later()
+        finally:
+            self._busy.discard(name)
+            if name in self._missed:
+                self._missed.discard(name)
+                self._wake.set()
 
     def _later(self) -> None:
         asyncio.get_running_loop().call_later(_RETRY, self._wake.set)
@@ -104,10 +120,10 @@ class AllocationKeeper:
         reason = draining(allocation, view.networks.get(network))
         ours = NODE_FINALIZER in allocation.metadata.finalizers
         if not reason and not ours:
-            if view.problems:
+            if not view.whole:
                 return
             finalizers = (*allocation.metadata.finalizers, NODE_FINALIZER)
-            if await self._source.record(name, finalizers=finalizers):
+            if await self._source.record(allocation, finalizers=finalizers):
                 self._log.info("network admitted", network=network, allocation=name)
             return
         left = leases_left(self._book, network) if reason else ()
@@ -122,10 +138,10 @@ class AllocationKeeper:
         name = allocation.name
         if ours:
             rest = tuple(entry for entry in allocation.metadata.finalizers if entry != NODE_FINALIZER)
-            if not await self._source.record(name, finalizers=rest):
+            if not await self._source.record(allocation, finalizers=rest):
                 return
             self._log.info("network drained", network=allocation.spec.network, allocation=name, reason=reason)
-        await self._source.forget(name)
+        await self._source.forget(allocation)
         self._written.pop(name, None)
 
     async def _tell(self, allocation: Allocation, reason: str, left: tuple[Lease, ...]) -> None:
@@ -140,7 +156,7 @@ class AllocationKeeper:
             asyncio.get_running_loop().call_later(due - now, self._wake.set)
             return
         self._written[name] = now
-        await self._source.record(name, status=status)
+        await self._source.record(allocation, status=status)
 
     def _status(self, allocation: Allocation, reason: str, left: tuple[Lease, ...]) -> AllocationStatus:
         network = allocation.spec.network

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from allotment import __version__
 from allotment.addressing.errors import TryAgain
 from allotment.api.allocation import Allocation
 from allotment.api.ipamconfig import CONFIG_NAME, IPAMConfig
@@ -104,7 +103,7 @@ async def connected(
         ConfigError: there is no such cluster to be found; the message says what to do.
     """
     access = await find_access(kubeconfig)
-    client = await stack.enter_async_context(Client(access, clock, user_agent=f"allotment-agent/{__version__}"))
+    client = await stack.enter_async_context(Client(access, clock, user_agent="allotment-agent"))
     return ClusterSource(client, access.server, node, clock, log)
 
 
@@ -148,12 +147,10 @@ class ClusterSource:
             group.create_task(self._ask_again())
 
     async def record(
-        self, name: str, *, finalizers: Sequence[str] | None = None, status: AllocationStatus | None = None
+        self, seen: Allocation, *, finalizers: Sequence[str] | None = None, status: AllocationStatus | None = None
     ) -> bool:
         """See `Source.record`. Whoever changed the object meanwhile goes first: the next View shows it (TryAgain)."""
-        item = self._allocations.snapshot.items.get(name)
-        if item is None:
-            return False
+        item = seen
         try:
             if finalizers is not None:
                 item = await self._client.patch_finalizers(ALLOCATIONS, item, finalizers)
@@ -167,12 +164,12 @@ class ClusterSource:
             raise TryAgain(error.message, error.details) from error
         try:
             async with asyncio.timeout(_SEEN):
-                await self._allocations.reflector.seen(name, item.metadata.resource_version)
+                await self._allocations.reflector.seen(seen.name, item.metadata.resource_version)
         except TimeoutError:
-            raise TryAgain(f"Allocation {name} is written, but the watch does not show it") from None
+            raise TryAgain(f"Allocation {seen.name} is written, but the watch does not show it") from None
         return True
 
-    async def forget(self, name: str) -> None:
+    async def forget(self, seen: Allocation) -> None:
         """See `Source.forget`. In a cluster the rest is the controller's: its guard goes last, by its own hand (I9)."""
 
     # -- inside ---------------------------------------------------------------------------------------------------

@@ -221,6 +221,7 @@ class ManifestKeeper:
             warnings=(*facts.reading.warnings, *self._damaged, *self._state.problems, *self._remarks()),
             doubted=facts.reading.doubted,
             synced=bool(facts.reading.served) or not facts.reading.doubted,
+            whole=not (facts.reading.problems or self._troubles),
             local_l2=True,
         )
 

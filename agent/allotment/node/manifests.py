@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
-    from allotment.api.allocation import AllocationStatus
+    from allotment.api.allocation import Allocation, AllocationStatus
     from allotment.node.state_folder import StateFolder
     from allotment.observe.clock import Clock
 
@@ -87,14 +87,14 @@ class ManifestSource:
                 await self._pause(bell)
 
     async def record(
-        self, name: str, *, finalizers: Sequence[str] | None = None, status: AllocationStatus | None = None
+        self, seen: Allocation, *, finalizers: Sequence[str] | None = None, status: AllocationStatus | None = None
     ) -> bool:
         """See `Source.record`."""
-        return await self._step(lambda: self._keeper.record(name, finalizers, status)) is not None
+        return await self._step(lambda: self._keeper.record(seen.name, finalizers, status)) is not None
 
-    async def forget(self, name: str) -> None:
+    async def forget(self, seen: Allocation) -> None:
         """See `Source.forget`. A Network that still stands in the folder may be admitted anew by this."""
-        await self._step(lambda: self._keeper.forget(name))
+        await self._step(lambda: self._keeper.forget(seen.name))
 
     def _watch(self, stack: contextlib.ExitStack, ring: Callable[[], None]) -> FolderWatch | None:
         try:

@@ -39,9 +39,10 @@ class View:
     `networks` are by name; one that is being deleted stays in it, with its `deletionTimestamp`, until this node's
     Allocation of it has ended. `allocations` are this node's, by network. `unadmitted` says, for a network without
     an Allocation, why there is none. `problems` are what could not be read or made no sense: the last good state of
-    it is kept, and while there are any nobody is newly admitted and nothing is taken for removed. `warnings` stand
-    in nobody's way. `doubted` says why the source's emptiness is not believed (the View is the last one that was);
-    empty means that it is not doubted. `synced` is false until the source, or what was kept of it, has been read.
+    it is kept. `whole` is false while some of what was given can't be read at all, and may speak of anything: nobody
+    is newly admitted then, and nothing is taken for removed. `warnings` stand in nobody's way. `doubted` says why the
+    source's emptiness is not believed (the View is the last one that was); empty means that it is not doubted.
+    `synced` is false until the source, or what was kept of it, has been read.
     `lost_contact` is since when (`Clock.seconds`) the source cannot be asked; None while it can. `local_l2` says
     whether this node gives an L2 network's addresses by itself, as one host alone may; in a cluster they come by
     Claim.
@@ -56,6 +57,7 @@ class View:
     warnings: tuple[FileProblem, ...] = ()
     doubted: str = ""
     synced: bool = False
+    whole: bool = True
     lost_contact: float | None = None
     local_l2: bool = False
 
@@ -76,9 +78,11 @@ class Source(Protocol):
         ...
 
     async def record(
-        self, name: str, *, finalizers: Sequence[str] | None = None, status: AllocationStatus | None = None
+        self, seen: Allocation, *, finalizers: Sequence[str] | None = None, status: AllocationStatus | None = None
     ) -> bool:
         """Write an Allocation's finalizers (the whole list) or status, or both; None leaves as it is.
+
+        `seen` is the Allocation as it was when this was decided: another one under its name is not written to.
 
         Returns once it is durable and a View that shows it has been published. False means that it was refused and
         nothing was written: there is no such Allocation (any more), or a finalizer was to be added to one that is
@@ -89,7 +93,7 @@ class Source(Protocol):
         """
         ...
 
-    async def forget(self, name: str) -> None:
+    async def forget(self, seen: Allocation) -> None:
         """Let a drained Allocation go: its finalizers are dropped. Nothing happens to one that isn't being deleted.
 
         Raises:

@@ -22,10 +22,14 @@ _replace = msgspec.structs.replace
 
 
 class MemorySource:
-    """The `Source` of tests. `failing` (a reason) refuses every write; `written` counts writes by Allocation."""
+    """The `Source` of tests. `failing` (a reason) refuses every write; `written` counts writes by Allocation.
+
+    A write to one of `hanging` never ends.
+    """
 
     def __init__(self) -> None:
         self.failing = ""
+        self.hanging: set[str] = set()
         self.written: dict[str, int] = {}
         self.networks: dict[str, Network] = {}
         self.allocations: dict[str, Allocation] = {}
@@ -58,13 +62,16 @@ class MemorySource:
         )
 
     async def record(
-        self, name: str, *, finalizers: Sequence[str] | None = None, status: AllocationStatus | None = None
+        self, seen: Allocation, *, finalizers: Sequence[str] | None = None, status: AllocationStatus | None = None
     ) -> bool:
         """Write, as an API server would: nothing to what is gone, no new finalizer on what is being deleted."""
         if self.failing:
             raise TryAgain(self.failing)
+        name = seen.name
+        if name in self.hanging:
+            await asyncio.get_running_loop().create_future()
         item = self.allocations.get(name)
-        if item is None:
+        if item is None or item.metadata.uid != seen.metadata.uid:
             return False
         meta = item.metadata
         if finalizers is not None:
@@ -80,11 +87,11 @@ class MemorySource:
         self.publish()
         return True
 
-    async def forget(self, name: str) -> None:
+    async def forget(self, seen: Allocation) -> None:
         """Let an Allocation go that is being deleted."""
         if self.failing:
             raise TryAgain(self.failing)
-        item = self.allocations.get(name)
+        item = self.allocations.get(seen.name)
         if item is not None and item.metadata.deleting:
-            del self.allocations[name]
+            del self.allocations[seen.name]
             self.publish()

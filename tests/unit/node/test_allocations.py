@@ -109,8 +109,8 @@ async def test_the_finalizer_is_on_before_anything_is_given(stage: Stage) -> Non
     assert stage.allocation.status.ledger_id == "L"
 
 
-async def test_while_the_source_has_problems_nobody_is_newly_admitted(stage: Stage) -> None:
-    stage.source.more = {"problems": ("broken.yaml",)}
+async def test_while_the_source_is_not_whole_nobody_is_newly_admitted(stage: Stage) -> None:
+    stage.source.more = {"problems": ("broken.yaml",), "whole": False}
     stage.source.publish()
     await stage.go_on()
     assert stage.allocation.metadata.finalizers == ()
@@ -216,3 +216,23 @@ async def test_the_transition_time_stays_while_the_status_does(stage: Stage) -> 
     assert stage.allocation.status.blocks[0].in_use == "1"
     assert stage.condition("Ready").last_transition_time == since
     assert stage.book.at("blue", parse_address("10.4.1.2")) is not None
+
+
+async def test_a_write_that_hangs_keeps_nobody_elses_finalizer(stage: Stage) -> None:
+    """I5: one network's drain does not wait for another's line to the API server."""
+    await stage.go_on()
+    stage.source.networks["red"] = change(stage.source.networks["blue"], metadata=ObjectMeta(name="red"))
+    stage.source.allocations["red.n1"] = change(
+        stage.allocation,
+        metadata=ObjectMeta(name="red.n1"),
+        spec=change(stage.allocation.spec, network="red", blocks=(Block("10.4.2.0/24", "Confirmed"),)),
+    )
+    stage.source.hanging.add("red.n1")
+    stage.source.publish()
+    await stage.go_on()
+    assert NODE_FINALIZER in stage.allocation.metadata.finalizers
+    gone = change(stage.allocation, metadata=change(stage.allocation.metadata, deletion_timestamp=DELETED))
+    stage.source.allocations["blue.n1"] = gone
+    stage.source.publish()
+    await stage.go_on()
+    assert "blue.n1" not in stage.source.allocations

@@ -1,6 +1,7 @@
 """What an agent is told by an API server, and what it says to it."""
 
 import asyncio
+import contextlib
 from contextlib import asynccontextmanager
 
 import pytest
@@ -36,7 +37,8 @@ class Told:
 
     async def record(self, name, **what):
         """What the agent says; time goes on meanwhile."""
-        task = asyncio.create_task(self.source.record(name, **what))
+        seen = next(item for item in self.view.allocations.values() if item.name == name)
+        task = asyncio.create_task(self.source.record(seen, **what))
         await self.until(task.done)
         return task.result()
 
@@ -115,7 +117,7 @@ async def test_the_finalizer_is_put_on_beside_the_guard_and_taken_off_alone():
         await stage.until(lambda: stage.view.allocations["blue"].metadata.deleting)
         assert await stage.record(name, finalizers=(GUARD_FINALIZER,))
         assert stage.server.find(ALLOCATIONS, name).metadata.finalizers == (GUARD_FINALIZER,)
-        await stage.source.forget(name)
+        await stage.source.forget(stage.view.allocations["blue"])
         assert stage.server.find(ALLOCATIONS, name) is not None, "the guard is the controller's"
 
 
@@ -126,7 +128,6 @@ async def test_no_finalizer_is_put_on_what_is_being_deleted_or_gone():
         stage.server.delete(ALLOCATIONS, name)
         await stage.until(lambda: stage.view.allocations["blue"].metadata.deleting)
         assert not await stage.record(name, finalizers=(GUARD_FINALIZER, NODE_FINALIZER))
-        assert not await stage.record("nothing.node-1", finalizers=(NODE_FINALIZER,))
 
 
 async def test_a_write_that_somebody_came_before_is_tried_again_later_and_takes_nothing_back():
@@ -138,6 +139,23 @@ async def test_a_write_that_somebody_came_before_is_tried_again_later_and_takes_
         with pytest.raises(TryAgain):
             await stage.record(name, finalizers=(GUARD_FINALIZER, NODE_FINALIZER))
         assert stage.server.find(ALLOCATIONS, name).metadata.finalizers == (GUARD_FINALIZER, "example.org/other")
+
+
+async def test_another_allocation_under_the_same_name_is_not_written_to():
+    """I9: what was decided about one that is gone says nothing of the next."""
+    async with told(BLUE, OURS) as stage:
+        await stage.until(lambda: stage.views)
+        name, before = f"blue.{NODE}", stage.view.allocations["blue"]
+        stage.server.change(ALLOCATIONS, name, {"metadata": {"finalizers": []}})
+        stage.server.delete(ALLOCATIONS, name)
+        stage.server.put(*OURS)
+        await stage.until(lambda: stage.view.allocations["blue"].metadata.uid != before.metadata.uid)
+        for what in ({"finalizers": (GUARD_FINALIZER, NODE_FINALIZER)}, {"status": AllocationStatus(ledger_id="L1")}):
+            with contextlib.suppress(TryAgain):
+                assert not await stage.source.record(before, **what)
+        after = stage.server.find(ALLOCATIONS, name)
+        assert after.metadata.finalizers == (GUARD_FINALIZER,)
+        assert not after.status.ledger_id
 
 
 async def test_status_is_written_and_what_it_no_longer_says_goes():

@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 import structlog
 
 from allotment.addressing.errors import ConfigError, TryAgain
-from allotment.api.allocation import AllocationStatus, BlockUse
-from allotment.api.meta import NODE_FINALIZER
+from allotment.addressing.plan import Layer
+from allotment.api.allocation import Allocation, AllocationSpec, AllocationStatus, BlockUse
+from allotment.api.meta import NODE_FINALIZER, ObjectMeta
 from allotment.node import state_folder
 from allotment.node.manifests import ManifestSource
 from allotment.node.state_folder import StateFolder
@@ -67,6 +68,18 @@ class Agent:
                 if self.task.done():
                     self.task.result()
         return self.view
+
+    def seen(self, name: str) -> Allocation:
+        """The Allocation of that name as it was last published, or as one that was once."""
+        found = {item.name: item for item in self.view.allocations.values()}
+        spec = AllocationSpec(network="blue", node="n1", type=Layer.L3)
+        return found.get(name) or Allocation(metadata=ObjectMeta(name=name), spec=spec)
+
+    async def record(self, name: str, **what: Any) -> bool:
+        return await self.source.record(self.seen(name), **what)
+
+    async def forget(self, name: str) -> None:
+        await self.source.forget(self.seen(name))
 
     def write(self, name: str, text: str) -> None:
         (self.manifests / name).write_text(text)
@@ -141,11 +154,11 @@ async def test_a_removed_network_drains_until_it_is_let_go(place):
         view = await agent.until(lambda view: any("still drains" in str(warning) for warning in view.warnings))
         assert view.networks["blue"].spec.cooldown_seconds == 1
         old = view.allocations["blue"].metadata.uid
-        assert await agent.source.record("blue.n1", finalizers=[])
+        assert await agent.record("blue.n1", finalizers=[])
         view = await agent.until(cooldown(2))
         assert view.allocations["blue"].metadata.uid != old
         assert not view.allocations["blue"].metadata.deleting
-        await agent.source.forget("blue.n1")
+        await agent.forget("blue.n1")
         assert agent.view.allocations == view.allocations, "what isn't being deleted isn't let go"
 
 
@@ -302,12 +315,12 @@ async def test_an_allocation_file_seen_once_decides_over_restarts(place):
         view = await agent.until(lambda view: view.allocations)
         if view.allocations["blue"].metadata.finalizers:  # seen between the two writes: it was our own for a moment
             await agent.until(lambda view: view.allocations["blue"].spec.blocks[0].cidr == "10.4.0.16/28")
-        assert await agent.source.record("blue.n1", finalizers=[NODE_FINALIZER])
+        assert await agent.record("blue.n1", finalizers=[NODE_FINALIZER])
         assert agent.view.allocations["blue"].metadata.finalizers == (NODE_FINALIZER,)
     agent.manifests.joinpath("alloc.json").unlink()
     async with Agent(place) as agent:
         await agent.until(drains())
-        await agent.source.forget("blue.n1")
+        await agent.forget("blue.n1")
         assert agent.view.allocations == {}
         assert "was removed" in agent.view.unadmitted["blue"]
     async with Agent(place) as agent:
@@ -320,13 +333,13 @@ async def test_an_allocation_file_seen_once_decides_over_restarts(place):
 async def test_what_is_recorded_is_durable_and_shown_when_it_returns(place):
     status = AllocationStatus(ledger_id="L1", blocks=(BlockUse("10.4.0.0/24", in_use="2"),))
     async with Agent(place) as agent:
-        assert not await agent.source.record("blue.n1", status=status), "there is no such Allocation"
+        assert not await agent.record("blue.n1", status=status), "there is no such Allocation"
         agent.write("blue.yaml", blue(1))
         await agent.until(cooldown(1))
-        assert await agent.source.record("blue.n1", status=status)
+        assert await agent.record("blue.n1", status=status)
         assert agent.view.allocations["blue"].status == status
         published = agent.published
-        assert await agent.source.record("blue.n1", status=status)
+        assert await agent.record("blue.n1", status=status)
         assert agent.published == published, "the same again is no news"
     assert StateFolder(agent.state).load()["blue.n1"].allocation.status == status
     async with Agent(place) as agent:
@@ -338,7 +351,7 @@ async def test_recording_before_the_first_look_looks_first(place):
         agent.write("blue.yaml", blue(1))
         await agent.until(cooldown(1))
     fresh = Agent(place)
-    assert await fresh.source.record("blue.n1", status=AllocationStatus(ledger_id="L2"))
+    assert await fresh.record("blue.n1", status=AllocationStatus(ledger_id="L2"))
     assert not StateFolder(agent.state).load()["blue.n1"].allocation.metadata.deleting
 
 
@@ -346,7 +359,7 @@ async def test_a_cancelled_record_is_still_finished(place):
     async with Agent(place) as agent:
         agent.write("blue.yaml", blue(1))
         await agent.until(cooldown(1))
-        call = asyncio.create_task(agent.source.record("blue.n1", status=AllocationStatus(ledger_id="L3")))
+        call = asyncio.create_task(agent.record("blue.n1", status=AllocationStatus(ledger_id="L3")))
         await asyncio.to_thread(lambda: None)
         call.cancel()
         await agent.until(lambda view: view.allocations["blue"].status.ledger_id == "L3")
@@ -359,9 +372,7 @@ async def test_records_at_once_all_count(place):
         for number, name in enumerate(names):
             agent.write(f"{name}.yaml", network(name, f"10.{number}.0.0/24"))
         await agent.until(lambda view: len(view.allocations) == len(names))
-        await asyncio.gather(
-            *(agent.source.record(f"{name}.n1", status=AllocationStatus(ledger_id=name)) for name in names)
-        )
+        await asyncio.gather(*(agent.record(f"{name}.n1", status=AllocationStatus(ledger_id=name)) for name in names))
         assert {name: agent.view.allocations[name].status.ledger_id for name in names} == {n: n for n in names}
     kept = StateFolder(agent.state).load()
     assert {record.allocation.status.ledger_id for record in kept.values()} == set(names)
@@ -398,7 +409,7 @@ async def test_a_full_disk_admits_nobody_and_drains_all_the_same(place, disk):
         assert "can't be recorded" in view.unadmitted["red"]
         assert any("No space" in str(problem) for problem in view.problems)
         with pytest.raises(TryAgain, match="No space"):
-            await agent.source.record("blue.n1", finalizers=[])
+            await agent.record("blue.n1", finalizers=[])
         assert agent.view.allocations["blue"].metadata.finalizers == (NODE_FINALIZER,)
         agent.write(
             "blue.yaml", network("blue", spec="cooldownSeconds: 1", meta="deletionTimestamp: 2026-01-01T00:00:00Z")
@@ -449,12 +460,12 @@ async def test_a_subnet_in_use_by_the_recorded_status_can_not_be_removed(place):
         agent.write("blue.yaml", network("blue", "10.4.0.0/24", "10.5.0.0/24 closed: true"))
         await agent.until(lambda view: view.allocations)
         uses = (BlockUse("10.4.0.0/24"), BlockUse("10.5.0.0/24", in_use="1"))
-        await agent.source.record("blue.n1", status=AllocationStatus(blocks=uses))
+        await agent.record("blue.n1", status=AllocationStatus(blocks=uses))
         agent.write("blue.yaml", network("blue", "10.4.0.0/24"))
         view = await agent.until(lambda view: view.problems)
         assert "10.5.0.0/24 is still in use" in view.problems[0].message
         assert len(view.networks["blue"].spec.subnets) == 2
-        await agent.source.record(
+        await agent.record(
             "blue.n1", status=AllocationStatus(blocks=(BlockUse("10.4.0.0/24"), BlockUse("10.5.0.0/24")))
         )
         agent.write("other.yaml", "# look again\n")
