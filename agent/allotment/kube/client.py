@@ -18,6 +18,7 @@ from allotment.api.meta import Record
 from allotment.kube.failures import (
     ApiFailure,
     Ask,
+    Conflict,
     Expired,
     NotFound,
     Unreachable,
@@ -196,9 +197,12 @@ class Client:
     async def delete(self, resource: Resource[T], item: T) -> None:
         """Ask for `item` to be deleted, if it is still as it was read. It stays until its last finalizer is off.
 
+        Nothing happens to one that is being deleted already.
+
         Raises:
             Conflict: it has changed; read it again.
-            NotFound: it is gone already; another one under its name was not touched.
+            NotFound: it is gone, perhaps by an earlier try of this very call; another one under its name was not
+                touched.
         """
         meta = item.metadata
         ask = _ask("delete", resource, meta.name, meta.namespace)
@@ -206,15 +210,17 @@ class Client:
         path = resource.path(namespace=meta.namespace, name=_named(ask, meta.name))
         try:
             await self._call(ask, "DELETE", path, body=msgspec.json.encode(body), content_type=_JSON)
-        except Unreachable as lost:
-            if not lost.sent:
+        except (Unreachable, Conflict) as failure:
+            # aiohttp sends a DELETE once more by itself where a pooled connection broke: then a conflict can be with
+            # what the first one did.
+            if isinstance(failure, Unreachable) and not failure.sent:
                 raise
             try:
                 now = await self.get(resource, meta.name, namespace=meta.namespace)
             except NotFound:
                 return
             except ApiFailure:
-                raise lost from None
+                raise failure from None
             if now.metadata.uid == meta.uid and not now.metadata.deleting:
                 raise
 

@@ -23,6 +23,7 @@ follow.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -214,6 +215,8 @@ _MEANINGS: Final[Mapping[int, tuple[type[ApiFailure], str]]] = {
     401: (Unauthorized, "the API server does not accept our credentials; renew them"),
     410: (Expired, "the API server no longer keeps that version; list again"),
 }
+# The words come from the registry, or (where it changed while the request ran) from the storage.
+_UID_PRECONDITION: Final = re.compile(r"\bUID in (the )?precondition")
 _ANOTHER: Final = "the object that was meant is gone, another one has its name"
 
 
@@ -232,7 +235,7 @@ def _about_object(ask: Ask, status: Status, said: str, causes: set[str], fields:
             return Unserved(f"{ask}: the API server does not serve {ask.resource}; install its CRD", said, status=code)
         case 409 if status.reason == "AlreadyExists":
             return AlreadyExists(f"{ask}: the name is taken", said, status=code)
-        case 409 if "UID in precondition" in said:
+        case 409 if _UID_PRECONDITION.search(said):
             return NotFound(f"{ask}: {_ANOTHER}", said, status=code)
         case 409:
             return Conflict(f"{ask}: it has changed meanwhile; read it again", said, status=code)

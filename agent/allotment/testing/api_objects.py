@@ -168,7 +168,7 @@ class Objects:
         for field_name, label in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
             wanted, found = (preconditions or {}).get(field_name), before["metadata"][field_name]
             if wanted not in {None, found}:
-                message = f"Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {found}"
+                message = f"the {label} in the precondition ({wanted}) does not match the {label} in record ({found})"
                 raise Refusal(409, "Conflict", message, name=name)
         if not before["metadata"].get("finalizers"):
             self._remove(resource, before)

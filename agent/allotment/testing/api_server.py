@@ -227,17 +227,17 @@ class ApiServer:
             request, resource = await self._parsed(http)
             self.requests.append(request)
             fault = self._fault(request)
-            if fault in {"cut", "stall"}:
-                if fault == "stall":
-                    await asyncio.get_running_loop().create_future()
-                _abort(http)
+            if fault == "stall":
+                await asyncio.get_running_loop().create_future()
+            if fault == "cut":
+                return _abort(http)
             self._refuse(request, fault)
             if request.verb == "watch":
                 return await self._watch(http, request, resource, fault)
             answer = self._answer(request, resource, empty=fault == "empty")
             self._wake()
             if fault == "lost":
-                _abort(http)
+                return _abort(http)
             return web.Response(status=201 if request.verb == "create" else 200, body=answer, content_type=_JSON)
         except Refusal as refusal:
             headers = {"Retry-After": "1"} if refusal.code == 429 else {}
@@ -392,8 +392,8 @@ def _typed(resource: Resource[T], plain: dict[str, Any]) -> T:
     return found
 
 
-def _abort(http: web.BaseRequest) -> None:
-    """Break the line, and end the handler as a broken line does."""
+def _abort(http: web.BaseRequest) -> web.Response:
+    """Break the line; the answer goes nowhere."""
     if http.transport is not None:
         http.transport.abort()
-    raise ConnectionResetError
+    return web.Response()
