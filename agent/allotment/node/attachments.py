@@ -61,6 +61,7 @@ class Attachments:
         *,
         spawn: Callable[[Coroutine[None, None, None]], object],
         add_wait: float,
+        await_unknown: bool = False,
         gc_enabled: bool = True,
     ) -> None:
         self._book = book
@@ -68,6 +69,7 @@ class Attachments:
         self._clock = clock
         self._spawn = spawn
         self._add_wait = add_wait
+        self._await_unknown = await_unknown
         self._gc_enabled = gc_enabled
         self._turns = Turns()
         self._commits = Commits(book, store)
@@ -370,7 +372,11 @@ class Attachments:
             raise write.error
 
     async def _admission(self, network: str) -> None:
-        """Wait, with a limit, while the network is known but not yet served here, or nothing is served yet."""
+        """Wait, with a limit, while the network is known but not yet served here, or nothing is served yet.
+
+        Also while it isn't known, if news of it may be under way (`await_unknown`): what a cluster's controller made a
+        moment ago is seen a moment later.
+        """
         if not self._not_serving and not self._waits(network):
             return
         await self._clock.sleep(0)  # a call begins in no task (`cni.begun`), and `timeout` wants one
@@ -382,7 +388,9 @@ class Attachments:
 
     def _waits(self, network: str) -> bool:
         plan = self._book.plan(network)
-        return plan is not None and plan.refusal is not None and plan.refusal.error is NotAdmitted
+        if plan is None:
+            return self._await_unknown
+        return plan.refusal is not None and plan.refusal.error is NotAdmitted
 
     def _refuse_new(self, network: str) -> None:
         if self._not_serving:

@@ -150,7 +150,13 @@ class Agent:
             group.create_task(_for_ever(name, work, self._stop), name=name)
 
         attachments = Attachments(
-            book, started.ledger, clock, spawn=group.create_task, add_wait=settings.add_wait, gc_enabled=settings.gc
+            book,
+            started.ledger,
+            clock,
+            spawn=group.create_task,
+            add_wait=settings.add_wait,
+            await_unknown=settings.manifests is None,
+            gc_enabled=settings.gc,
         )
         self._attachments = attachments
         self._fault = started.ledger.fault

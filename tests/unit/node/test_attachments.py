@@ -325,6 +325,25 @@ async def test_gc_can_be_switched_off() -> None:
     assert node.held("c1") == attached.leases
 
 
+async def test_where_news_may_be_under_way_an_add_waits_for_a_network_to_become_known() -> None:
+    """I11: a short wait would have served it."""
+    for await_unknown in (False, True):
+        node = Node()
+        attachments = Attachments(
+            node.book, node.store, node.clock, spawn=node.spawn, add_wait=30.0, await_unknown=await_unknown
+        )
+        attachments.serve()
+        attachments.apply([])
+        add = asyncio.create_task(attachments.add(call(), "first"))
+        await let_run()
+        attachments.apply([PLAN])
+        if await_unknown:
+            assert (await add).granted
+        else:
+            with pytest.raises(UnknownNetwork):
+                await add
+
+
 async def test_an_add_waits_to_be_admitted_and_then_gets_its_address() -> None:
     node = Node(add_wait=5.0)
     node.attachments.apply([replace(PLAN, refusal=Refusal(NotAdmitted, "not yet"))])
