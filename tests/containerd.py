@@ -44,6 +44,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.internal.v1.
     conf_dir = "{folder}/net.d"
 """
 _PLUGIN = """#!/bin/sh
+printf '%s %s %s\\n' "$CNI_COMMAND" "$CNI_CONTAINERID" "$CNI_ARGS" >>"$0.log"
 [ "$CNI_COMMAND" = ADD ] || exit 0
 cat <<END
 {{"cniVersion": "1.0.0", "interfaces": [{{"name": "$CNI_IFNAME", "sandbox": "$CNI_NETNS"}}], "ips": {ips}}}
@@ -95,6 +96,11 @@ class Containerd:
             plugin = self.folder / "bin" / name
             plugin.write_text(_PLUGIN.format(ips=ips if name == "given" else "[]"))
             plugin.chmod(0o755)
+
+    def asked(self):
+        """What the plugin was called with: (verb, container ID, CNI_ARGS as a table)."""
+        lines = [line.split(" ", 2) for line in (self.folder / "bin/given.log").read_text().splitlines()]
+        return [(verb, container, dict(pair.split("=") for pair in args.split(";"))) for verb, container, args in lines]
 
     def start(self):
         """Start it (again); what ran in it before is gone."""

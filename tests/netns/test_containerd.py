@@ -3,9 +3,13 @@
 import time
 
 import pytest
+import structlog
 
 from allotment.addressing.errors import TryAgain
+from allotment.node.orphan_search import OrphanSearch
+from allotment.observe.metrics import Metrics
 from containerd import NODE, Containerd, is_there
+from looking import World, allocation, network
 
 pytestmark = [
     pytest.mark.root,
@@ -43,6 +47,10 @@ async def test_what_it_tells_of_a_pod(containerd):
     assert status.netns.startswith("/var/run/netns/cni-")
     assert not status.host_network
 
+    verb, container, arguments = containerd.asked()[-1]
+    assert (verb, container) == ("ADD", identity), "the ID that the CNI is called with is the sandbox's"
+    assert arguments["K8S_POD_UID"] == "u-1"
+
     await containerd.stop(identity)
     (listed,) = await containerd.runtime.sandboxes()
     assert (listed.id, listed.ready) == (identity, False)
@@ -59,6 +67,42 @@ async def test_what_it_tells_of_a_pod_in_the_hosts_network(containerd):
     finally:
         await containerd.stop(identity)
         await containerd.remove(identity)
+
+
+async def test_an_orphan_of_it_is_freed_and_a_pod_without_a_lease_is_adopted(containerd, tmp_path):
+    """The search with a real runtime: one pod's DEL was lost, another's ADD never came to us."""
+    world = await World(tmp_path).start(network(), allocation(network()))
+    search = OrphanSearch(
+        world.book,
+        world.attachments,
+        world.clock,
+        Metrics("1"),
+        structlog.get_logger(),
+        runtime=lambda: containerd.runtime,
+    )
+    sandboxes = []
+    try:
+        for name, address in (("web-0", "10.4.1.2"), ("web-1", "10.4.1.3"), ("web-2", "10.4.1.77")):
+            containerd.give(f"{address}/24")
+            sandboxes.append(await containerd.run(name))
+            if name != "web-2":
+                await world.give(sandboxes[-1], f"shop/{name}", ips=(address,))
+        await containerd.stop(sandboxes[0])
+        for _ in range(3):  # it is stopped, and known
+            world.clock.advance(100)
+            await search.search()
+        assert {lease.owner.container_id for lease in world.book.leases()} == set(sandboxes)
+        await containerd.remove(sandboxes.pop(0))
+        for _ in range(2):
+            world.clock.advance(30)
+            await search.search()
+        held = {str(lease.address): lease.owner.pod_name for lease in world.book.leases(None)}
+        assert held == {"10.4.1.3": "web-1", "fd00:4::3": "web-1", "10.4.1.77": "web-2"}
+    finally:
+        for sandbox in sandboxes:
+            await containerd.stop(sandbox)
+            await containerd.remove(sandbox)
+        await world.stop()
 
 
 async def test_one_that_is_killed_is_not_taken_for_an_empty_one(containerd):

@@ -53,7 +53,7 @@ class Orphans(RuleBasedStateMachine):
         self.sequence = 0
         self.lives = {}  # by address: what the book has
         self.suspects = {}
-        self.looks = []  # of this boot: when, and whether it saw anything
+        self.looks = []  # when, and whose end could be seen
         self.runtime_fault = self.pods_fault = ""
         self.namespaces_seen = True
 
@@ -127,6 +127,15 @@ class Orphans(RuleBasedStateMachine):
             self.give(address, "pod")
         self.free(verdict)
 
+    @rule(between=st.sampled_from([1.0, 29.0, BETWEEN_LOOKS]), ends=st.sampled_from(ADDRESSES))
+    def some_looks(self, between, ends):
+        """Over a life that ends after the first one."""
+        self.look(between, ())
+        if ends in self.lives:
+            self.lives[ends].state = "ended"
+        for _ in range(3):
+            self.look(between, ())
+
     @rule()
     def two_good_looks(self):
         self.runtime_fault = self.pods_fault = ""
@@ -160,19 +169,20 @@ class Orphans(RuleBasedStateMachine):
             assert not life.lives, f"I8: {orphan} lives, it is {life.state}"
             assert life.lease.owner.kind is LeaseKind.POD
             assert at.since(life.lease.since) >= YOUNGEST
-            assert self.seen_before(at), f"I8: {orphan} in one look alone"
+            assert self.seen_before(at, orphan.lease.sequence), f"I8: {orphan} in one look alone"
             assert orphan.evidence
-        self.looks.append((at, not verdict.blind))
+        ended = {life.lease.sequence for life in self.lives.values() if not life.lives}
+        self.looks.append((at, set() if verdict.blind else ended))
         if isinstance(sandboxes, Unreadable) or (sandboxes is None and isinstance(pods, Unreadable)):
             assert verdict.blind
             assert not verdict.suspects
         return verdict
 
-    def seen_before(self, at):
-        """Whether a look 30 s ago or more saw something, and so did all that came after it."""
-        for then, saw in reversed(self.looks):
+    def seen_before(self, at, sequence):
+        """Whether a look 30 s ago or more could have seen that end, and so could all that came after it."""
+        for then, ended in reversed(self.looks):
             apart = at.since(then)
-            if not saw or apart is None:
+            if sequence not in ended or apart is None:
                 return False
             if apart >= BETWEEN_LOOKS:
                 return True

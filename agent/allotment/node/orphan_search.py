@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from allotment.addressing.errors import AllotmentError, LedgerUnavailable
 from allotment.addressing.lease import Cause
 from allotment.cni.frames import LIMIT
+from allotment.node.adopter import Adopter
 from allotment.node.describe import lease_report
 from allotment.node.evidence import namespace_gone
 from allotment.node.orphans import (
@@ -37,17 +38,22 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from allotment.addressing.book import LeaseBook
-    from allotment.addressing.lease import Lease
+    from allotment.addressing.lease import Lease, Moment
+    from allotment.cri.messages import Sandbox
     from allotment.cri.runtime import Runtime
+    from allotment.node.adoption import Conflict
     from allotment.node.attachments import Attachments
     from allotment.observe.clock import Clock
     from allotment.observe.metrics import Metrics
+
+    _Listed = tuple[Sandbox, ...] | Unreadable | None
 
 __all__ = ["Found", "OrphanSearch", "PodsLook"]
 
 _ROOM = LIMIT - (LIMIT >> 2)
 """Bytes of one answer to the CLI."""
 SourceT = TypeVar("SourceT", Sandboxes, Pods)
+
 
 PodsLook = Callable[[], Pods | Unreadable]
 """Says which pods are bound to this node now, or why that isn't known."""
@@ -89,6 +95,7 @@ class OrphanSearch:
         self._pods = pods
         self._waits = waits
         self._tell = tell
+        self._adopter = Adopter(book, attachments, metrics, log)
         self._turn = asyncio.Lock()
         self._verdict = Verdict()
         self._looks = {outcome: metrics.count("orphan_looks_total", outcome) for outcome in ("judged", "blind")}
@@ -99,6 +106,11 @@ class OrphanSearch:
     def searches(self) -> bool:
         """Whether there is anybody to ask."""
         return self._runtime is not None or self._pods is not None
+
+    @property
+    def conflicts(self) -> tuple[Conflict, ...]:
+        """Addresses that two pods use; nothing is done about them but to tell."""
+        return self._adopter.conflicts
 
     async def run(self) -> None:
         """Look, free, wait, for ever. From the end of a look to the beginning of the next one it is long enough."""
@@ -117,9 +129,14 @@ class OrphanSearch:
             LedgerUnavailable: what is to be freed can't be put on disk now; it is tried again in the next round.
         """
         async with self._turn:
-            verdict = await self._look()
+            at = self._attachments.now()
+            leases = tuple(self._book.leases())
+            runtime, listed = await self._list(leases)
+            verdict = await self._judge(leases, at, listed)
             self._say(verdict)
             freed = await self._free(verdict.orphans) if free and not self._waits() else ()
+            if free and not self._waits():
+                await self._adopt(runtime, listed, leases, at)
             return Found(verdict, freed)
 
     async def answer(self, arguments: bytes) -> bytes:
@@ -156,24 +173,36 @@ class OrphanSearch:
             answer = encode(OrphansReport(searches=True, found=reports, blind=verdict.blind, cut=True))
         return answer
 
-    async def _look(self) -> Verdict:
-        at = self._attachments.now()
-        leases = tuple(lease for lease in self._book.leases() if of_a_pod(lease))
+    async def _list(self, leases: Sequence[Lease]) -> tuple[Runtime | None, _Listed]:
+        """The runtime and its sandboxes; with nothing to judge or to adopt into, nobody is asked."""
+        if self._runtime is None or not (leases or self._book.networks()):
+            return None, None
+        try:
+            runtime = self._runtime()
+            return runtime, await runtime.sandboxes()
+        except AllotmentError as error:
+            return None, Unreadable(error.message)
+
+    async def _judge(self, leases: Sequence[Lease], at: Moment, listed: _Listed) -> Verdict:
+        leases = tuple(filter(of_a_pod, leases))
         if not leases:
             return Verdict()
-        sandboxes = await self._sandboxes()
+        sandboxes = Sandboxes(frozenset(each.id for each in listed)) if isinstance(listed, tuple) else listed
         pods = self._pods() if self._pods is not None else None
         paths = {lease.netns for lease in missing(leases, _known(sandboxes), _known(pods))}
         gone = await asyncio.to_thread(_gone, paths) if paths else {}
         return judge(leases, Look(at, sandboxes, pods, gone), self._verdict.suspects)
 
-    async def _sandboxes(self) -> Sandboxes | Unreadable | None:
-        if self._runtime is None:
-            return None
+    async def _adopt(self, runtime: Runtime | None, listed: _Listed, leases: Sequence[Lease], at: Moment) -> None:
+        """What can't be adopted now is looked at again in the next round."""
+        if runtime is None or not isinstance(listed, tuple):
+            self._adopter.blind()
+            return
         try:
-            return Sandboxes(frozenset(sandbox.id for sandbox in await self._runtime().sandboxes()))
+            await self._adopter.look(runtime, listed, leases, at)
         except AllotmentError as error:
-            return Unreadable(error.message)
+            self._adopter.blind()
+            self._log.warning("pods without a lease not looked for", error=error.message)
 
     async def _free(self, orphans: Sequence[Judged]) -> tuple[Judged, ...]:
         """Free these very leases (I7), those of one attachment together."""

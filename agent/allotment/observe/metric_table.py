@@ -138,6 +138,8 @@ METRICS: Final[tuple[Metric, ...]] = (
         "unknown to the runtime while their network namespace is there.",
         {"state": ("suspected", "held")},
     ),
+    Metric("adopted_leases_total", Kind.COUNTER, "Leases given to running pods that had none.", {}),
+    Metric("address_conflicts", Kind.GAUGE, "Addresses that two pods use, as two looks in a row showed.", {}),
     Metric("source_problems", Kind.GAUGE, "Objects or files that can't be used; `allotment status` names them.", {}),
     Metric(
         "log_lines_dropped_total",

@@ -1,13 +1,15 @@
 """The search on a real book, a real ledger and a runtime with faults: what it frees, when, and what it tells."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from structlog.testing import CapturingLogger
 
+from allotment.addressing.address import parse_address
 from allotment.addressing.errors import LedgerUnavailable
-from allotment.cri.messages import LIST, Sandbox
+from allotment.cri.messages import LIST, STATUS, Sandbox
 from allotment.cri.runtime import Runtime, find_runtime
 from allotment.node.orphan_search import OrphanSearch
 from allotment.node.orphans import Pods, Unreadable
@@ -237,8 +239,9 @@ async def test_it_waits_until_all_leases_are_known_and_then_goes_on_by_itself(wo
         running.cancel()
 
 
-async def test_with_no_leases_nobody_is_asked(world):
+async def test_with_no_leases_and_no_networks_nobody_is_asked(world):
     await world.search_with()
+    world.attachments.apply([])
     assert await world.looks(200, 60) == []
     assert world.fake.asked == []
 
@@ -256,3 +259,113 @@ async def test_without_a_runtime_pods_and_namespaces_decide(world):
     assert await world.looks(60, 60) == []
     seen.append(pods)
     assert await world.looks(60, 60) == ["c3"]
+
+
+# -- pods without a lease ----------------------------------------------------------------------------------------------
+
+
+def stranger(name, *addresses, **more):
+    ips = tuple(map(parse_address, addresses))
+    return replace(sandbox(name), ips=ips, netns=f"/run/netns/{name}", **more)
+
+
+async def test_a_running_pod_without_a_lease_is_given_one_by_two_looks(world):
+    """I1: its address would be given to somebody else."""
+    await world.search_with()
+    world.fake.start(stranger("c7", "10.4.1.2", "fd00:4::2"))
+    await world.looks(10, 29)
+    assert world.held() == set()
+    await world.looks(1)
+    leases = list(world.book.leases())
+    assert {(str(lease.address), lease.owner.pod_name, lease.netns) for lease in leases} == {
+        ("10.4.1.2", "web-c7", "/run/netns/c7"),
+        ("fd00:4::2", "web-c7", "/run/netns/c7"),
+    }
+    assert {str(lease.address) for lease in await world.give("c8", "shop/web-c8")} == {"10.4.1.3", "fd00:4::3"}
+    assert len(await world.free("c7", "shop/web-c7")) == 2  # its DEL finds them
+    assert world.metric("adopted_leases_total") == 2
+    assert world.fake.asked.count(STATUS) == 1  # what doesn't change is asked once
+
+
+async def test_others_are_not_adopted(world):
+    await world.search_with()
+    world.fake.start(
+        stranger("c1", "10.4.1.2", host_network=True),
+        stranger("c2", "10.4.1.3", ready=False),
+        stranger("c3", "192.0.2.1"),
+        stranger("c4", "10.4.1.1"),  # the gateway of the block
+        stranger("c5"),
+    )
+    await world.looks(10, 60, 60)
+    assert world.held() == set()
+
+
+async def test_a_look_without_an_answer_in_between_makes_two_looks_of_none(world):
+    await world.search_with()
+    world.fake.start(stranger("c7", "10.4.1.2"))
+    await world.looks(10)
+    world.fake.fault = Fault.ERROR
+    await world.looks(30)
+    world.fake.fault = Fault.NONE
+    await world.looks(30)
+    assert world.held() == set()
+    await world.looks(30)
+    assert world.held() == {"c7"}
+
+
+async def test_one_whose_lease_ends_meanwhile_is_not_adopted(world):
+    """The runtime's list is older than the DEL; the sandbox is there no more when it is looked at again."""
+    await world.search_with()
+    await world.pod("c1")
+    await world.free("c1", "shop/web-c1")
+    await world.looks(10)
+    world.fake.remove("c1")
+    await world.looks(60, 60)
+    assert world.held() == set()
+
+
+async def test_two_pods_with_one_address_are_told_and_touched_by_nobody(world):
+    await world.search_with()
+    (held, _) = await world.pod("c1")
+    world.fake.start(stranger("c7", str(held.address)), stranger("c8", "10.4.1.9"), stranger("c9", "10.4.1.9"))
+    await world.looks(10)
+    assert world.search.conflicts == ()  # one look alone may be wrong
+    await world.looks(30, 30)
+    assert [(str(each.address), [name for name, _ in each.users]) for each in world.search.conflicts] == [
+        ("10.4.1.2", ["shop/web-c1", "shop/web-c7"]),
+        ("10.4.1.9", ["shop/web-c8", "shop/web-c9"]),
+    ]
+    assert world.held() == {"c1"}
+    assert world.metric("address_conflicts") == 2
+    assert len(world.said("two use one address")) == 2
+    world.fake.remove("c7", "c8")
+    await world.looks(30, 30)
+    assert world.search.conflicts == ()
+    assert world.held() == {"c1", "c9"}
+
+
+async def test_an_address_that_two_networks_have_tells_of_neither(world):
+    red = network("red")
+    await world.search_with()
+    await world.see(BLUE, allocation(BLUE), red, allocation(red))
+    world.fake.start(stranger("c7", "10.4.1.2"))
+    await world.looks(10, 60, 60)
+    assert world.held() == set()
+
+
+async def test_a_pod_whose_add_is_under_way_is_left_to_it(world, monkeypatch):
+    """The disk is slow: the lease is not there yet, and the sandbox is listed already."""
+    await world.search_with()
+    world.fake.start(stranger("c7", "10.4.1.2"))
+    await world.looks(10)
+    waiting, submit = [], world.ledger.submit
+    with monkeypatch.context() as patch:
+        patch.setattr(world.ledger, "submit", lambda *written: waiting.append(written) or asyncio.Future())
+        adding = asyncio.ensure_future(world.give("c7", "shop/web-c7"))
+        await let_run()
+        assert waiting
+    await world.looks(60)
+    assert world.said("pods without a lease not looked for")
+    submit(*waiting[0])
+    await let_run()
+    adding.cancel()

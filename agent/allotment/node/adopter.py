@@ -1,0 +1,89 @@
+"""Gives running pods that have no lease the leases they should have, and tells of addresses with two users.
+
+Asked after each look for orphans that a runtime answered. Only sandboxes without a lease have to be asked about one by
+one, and each only once: neither its addresses nor its namespace change while it lives.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from allotment.node.adoption import Seen, reconcile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from structlog.typing import FilteringBoundLogger
+
+    from allotment.addressing.book import LeaseBook
+    from allotment.addressing.lease import Lease, Moment
+    from allotment.cri.messages import Sandbox
+    from allotment.cri.runtime import Runtime
+    from allotment.node.adoption import Conflict
+    from allotment.node.attachments import Attachments
+    from allotment.observe.metrics import Metrics
+
+__all__ = ["Adopter"]
+
+
+class Adopter:
+    """One for the agent's life. `conflicts` are those of the last look, for whoever has to show them."""
+
+    def __init__(self, book: LeaseBook, attachments: Attachments, metrics: Metrics, log: FilteringBoundLogger) -> None:
+        self._book = book
+        self._attachments = attachments
+        self._log = log
+        self._adopted = metrics.count("adopted_leases_total")
+        metrics.read("address_conflicts", lambda: (((), float(len(self.conflicts))),))
+        self._statuses: dict[str, Sandbox] = {}
+        self._seen = Seen()
+
+    @property
+    def conflicts(self) -> tuple[Conflict, ...]:
+        """Addresses that two use, as two looks showed."""
+        return self._seen.conflicts
+
+    async def look(self, runtime: Runtime, listed: Sequence[Sandbox], leases: Iterable[Lease], at: Moment) -> None:
+        """Compare what runs with the leases that were there at `at`, before the runtime listed its sandboxes.
+
+        Raises:
+            AllotmentError: the runtime can't be asked any more, or the disk refuses; the next look tries again.
+        """
+        leases = tuple(leases)
+        with_lease = {lease.owner.container_id for lease in leases}
+        strangers = [sandbox.id for sandbox in listed if sandbox.ready and sandbox.id not in with_lease]
+        unasked = [identity for identity in strangers if identity not in self._statuses]
+        asked = await runtime.statuses(unasked) if unasked else {}
+        known = self._statuses | asked
+        self._statuses = {identity: known[identity] for identity in strangers if identity in known}
+        plans = [plan for name in self._book.networks() if (plan := self._book.plan(name)) is not None]
+        before = self._seen
+        after = tuple(self._book.leases())
+        self._seen = reconcile(plans, self._statuses.values(), leases, after, at=at, earlier=before)
+        self._tell(before.conflicts)
+        if self._seen.adopt:
+            await self._attachments.restore(self._seen.adopt)
+            for claim in self._seen.adopt:
+                held = self._book.at(claim.owner.network, claim.address)
+                if held is None or held.owner.container_id != claim.owner.container_id:
+                    continue  # it was given to somebody else just now: the next looks tell
+                self._adopted.inc()
+                self._log.warning(
+                    "gave a running pod the lease it lacked",
+                    network=claim.owner.network,
+                    address=str(claim.address),
+                    pod=f"{claim.owner.pod_namespace}/{claim.owner.pod_name}",
+                    container=claim.owner.container_id,
+                )
+
+    def _tell(self, before: Sequence[Conflict]) -> None:
+        for conflict in self._seen.conflicts:
+            if conflict not in before:
+                users = ", ".join(f"{name} ({container[:12]})" for name, container in conflict.users)
+                self._log.error(
+                    "two use one address", network=conflict.network, address=str(conflict.address), users=users
+                )
+
+    def blind(self) -> None:
+        """The runtime gave no answer: what was seen before it can't be confirmed by what comes after."""
+        self._seen = Seen(conflicts=self._seen.conflicts)

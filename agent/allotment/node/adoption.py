@@ -1,0 +1,134 @@
+"""Running pods without a lease, and addresses that two pods use; judged from what the runtime tells. Pure.
+
+A pod that runs, not in the host's network, with an address in a block of this node that nobody holds, is to get the
+lease it never had or that was lost: else the address would be given to somebody else. Two looks 30 s apart have to
+show it, each with the leases as they were before the runtime was asked and after: an ADD or a DEL in between makes one
+look wrong.
+
+Where two pods use one address, nothing is changed: which of them is meant, nobody can know. It is told, and a person
+deletes one of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from allotment.addressing.book import Claimed
+from allotment.addressing.lease import LeaseKind, Owner
+from allotment.node.orphans import BETWEEN_LOOKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from allotment.addressing.address import Address
+    from allotment.addressing.lease import Lease, Moment
+    from allotment.addressing.plan import NetworkPlan
+    from allotment.cri.messages import Sandbox
+
+__all__ = ["Conflict", "Seen", "reconcile"]
+
+_INTERFACE = "eth0"
+"""What containerd and CRI-O call a pod's own interface, the one whose addresses they tell."""
+
+_Use = tuple[str, "Address", str]
+"""Network, address, and the sandbox that uses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """One address with several users, each as `<namespace>/<pod>` and its container; in a fixed order."""
+
+    network: str
+    address: Address
+    users: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What came of a look: whom to give leases, and the conflicts that the look before showed as well.
+
+    `since` (when something was first seen) and `suspected` go into the next look.
+    """
+
+    adopt: tuple[Claimed, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    since: Mapping[_Use, Moment] = field(default_factory=dict)
+    suspected: frozenset[Conflict] = frozenset()
+
+
+def reconcile(
+    plans: Iterable[NetworkPlan],
+    running: Iterable[Sandbox],
+    before: Iterable[Lease],
+    after: Iterable[Lease],
+    *,
+    at: Moment,
+    earlier: Seen,
+) -> Seen:
+    """Compare the sandboxes that run without a lease of their own with the leases there are.
+
+    `running` have a status (their addresses); of those that have leases none need be among them. `at` is when the look
+    began.
+    """
+    holders: dict[tuple[str, Address], Lease] = {}
+    with_lease: set[str] = set()
+    for lease in (*before, *after):
+        holders[lease.owner.network, lease.address] = lease
+        with_lease.add(lease.owner.container_id)
+    plans = tuple(plans)
+    users: dict[tuple[str, Address], list[Sandbox]] = {}
+    for sandbox in running:
+        if sandbox.ready and not sandbox.host_network and sandbox.id not in with_lease:
+            for place in _places(plans, sandbox):
+                users.setdefault(place, []).append(sandbox)
+    since: dict[_Use, Moment] = {}
+    adopt: list[Claimed] = []
+    conflicts: set[Conflict] = set()
+    for (network, address), sandboxes in sorted(users.items()):
+        holder = holders.get((network, address))
+        if holder is not None or len(sandboxes) > 1:
+            conflicts.add(_conflict(network, address, sandboxes, holder))
+            continue
+        (sandbox,) = sandboxes
+        use = (network, address, sandbox.id)
+        first = earlier.since.get(use, at)
+        apart = at.since(first)
+        since[use] = at if apart is None or apart < 0 else first
+        if apart is not None and apart >= BETWEEN_LOOKS:
+            adopt.append(Claimed(_owner(network, sandbox), address, sandbox.netns))
+    confirmed = sorted(conflicts & earlier.suspected, key=lambda each: (each.network, each.address))
+    return Seen(tuple(adopt), tuple(confirmed), since, frozenset(conflicts))
+
+
+def _places(plans: Iterable[NetworkPlan], sandbox: Sandbox) -> Iterator[tuple[str, Address]]:
+    """Where the sandbox's addresses lie here. One that several networks have says nothing: the runtime names none."""
+    for address in sandbox.ips:
+        networks = [
+            plan.name
+            for plan in plans
+            if any(address in block.prefix and address != block.gateway for block in plan.blocks)
+        ]
+        if len(networks) == 1:
+            yield networks[0], address
+
+
+def _owner(network: str, sandbox: Sandbox) -> Owner:
+    """The owner, as far as the runtime knows it. Which configuration it was asked under, it doesn't, so no GC fits."""
+    return Owner(
+        network=network,
+        container_id=sandbox.id,
+        interface=_INTERFACE,
+        pod_namespace=sandbox.namespace,
+        pod_name=sandbox.name,
+        pod_uid=sandbox.uid,
+        kind=LeaseKind.POD,
+    )
+
+
+def _conflict(network: str, address: Address, sandboxes: Iterable[Sandbox], holder: Lease | None) -> Conflict:
+    users = {(f"{sandbox.namespace}/{sandbox.name}", sandbox.id) for sandbox in sandboxes}
+    if holder is not None:
+        owner = holder.owner
+        users.add((f"{owner.pod_namespace}/{owner.pod_name}" if owner.pod_name else owner.kind, owner.container_id))
+    return Conflict(network, address, tuple(sorted(users)))
