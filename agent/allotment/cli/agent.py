@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from allotment.node.orphan_search import PodsLook
     from allotment.node.settings import Settings
     from allotment.node.view import Source
     from allotment.observe.clock import Clock
@@ -59,14 +60,16 @@ async def _serve(settings: Settings, metrics: Metrics) -> None:
         raise ConfigError(f"the boot ID can't be read from {settings.boot_id_file}: {error.strerror}") from error
     log = structlog.get_logger().bind()  # once: the lazy logger would look up its configuration for each line
     async with contextlib.AsyncExitStack() as stack:
+        make_source, pods = await _source(settings, clock, log, stack)
         agent = Agent(
             settings,
             clock=clock,
             log=log,
             metrics=metrics,
             notifier=Notifier(),
-            make_source=await _source(settings, clock, log, stack),
+            make_source=make_source,
             listener=_activated(),
+            pods=pods,
         )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -79,16 +82,19 @@ async def _serve(settings: Settings, metrics: Metrics) -> None:
 
 async def _source(
     settings: Settings, clock: Clock, log: Logger, stack: contextlib.AsyncExitStack
-) -> Callable[[], Source]:
-    """What makes the source: of a folder, or of a cluster. Only a cluster's agent loads the API client."""
+) -> tuple[Callable[[], Source], PodsLook | None]:
+    """What makes the source, of a folder or of a cluster, and who knows this node's pods.
+
+    Only a cluster's agent loads the API client.
+    """
     if (folder := settings.manifests) is not None:
         if settings.kubeconfig is not None:
             raise ConfigError("--manifests and --kubeconfig exclude each other: objects come from one place")
-        return lambda: ManifestSource(folder, StateFolder(settings.state_dir), settings.node, clock, log)
+        return lambda: ManifestSource(folder, StateFolder(settings.state_dir), settings.node, clock, log), None
     from allotment.node import cluster  # noqa: PLC0415  # memory that an agent without a cluster need not hold
 
     source = await cluster.connected(settings.kubeconfig, settings.node, clock, log, stack)
-    return lambda: source
+    return lambda: source, source.pods
 
 
 def _activated() -> socket.socket | None:

@@ -18,11 +18,12 @@ from allotment.api.ipamconfig import CONFIG_NAME, IPAMConfig
 from allotment.api.network import Network
 from allotment.api.reservation import IPReservation
 from allotment.api.validate import validate
+from allotment.kube import failures
 from allotment.kube.access import find_access
 from allotment.kube.client import Client
-from allotment.kube.failures import Invalid, NotFound, Terminating, Unreadable
 from allotment.kube.reflector import Reflector, Snapshot
-from allotment.kube.resources import ALLOCATIONS, CONFIGS, NETWORKS, RESERVATIONS
+from allotment.kube.resources import ALLOCATIONS, CONFIGS, NETWORKS, PODS, RESERVATIONS
+from allotment.node.orphans import Pods, Unreadable
 from allotment.node.view import FileProblem, View
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from allotment.api.allocation import AllocationStatus
+    from allotment.kube.objects import Pod
     from allotment.kube.resources import Resource
     from allotment.observe.clock import Clock
 
@@ -42,6 +44,9 @@ _SEEN = 10.0
 """Seconds until a write must be seen in the watch."""
 CONFIRM = 5.0
 """Seconds until an API server that all at once shows nothing for this node is asked again (I15)."""
+
+_CONFIG_HASH = "kubernetes.io/config.hash"
+"""The kubelet's annotation of a static pod's mirror."""
 
 T = TypeVar("T", Network, Allocation, IPReservation, IPAMConfig)
 
@@ -129,6 +134,8 @@ class ClusterSource:
         self._reservations = _Kind(Reflector(client, RESERVATIONS, clock, log=log), RESERVATIONS)
         default = f"metadata.name={CONFIG_NAME}"
         self._configs = _Kind(Reflector(client, CONFIGS, clock, field_selector=default, log=log), CONFIGS)
+        self._pods = Reflector(client, PODS, clock, field_selector=f"spec.nodeName={node}", log=log)
+        self._pods_now: Snapshot[Pod] = Snapshot({}, synced=False, lost_contact=None)
 
     @property
     def place(self) -> str:
@@ -144,7 +151,30 @@ class ClusterSource:
             group.create_task(self._allocations.reflector.run(self._taker(self._allocations)))
             group.create_task(self._reservations.reflector.run(self._taker(self._reservations)))
             group.create_task(self._configs.reflector.run(self._taker(self._configs)))
+            group.create_task(self._pods.run(self._take_pods))
             group.create_task(self._ask_again())
+
+    def pods(self) -> Pods | Unreadable:
+        """The pods that are bound to this node, by UID, or why that isn't known now.
+
+        A static pod has two: its mirror's in the API, and the hash of its file, which is what the runtime knows.
+        """
+        now = self._pods_now
+        if not now.synced:
+            return Unreadable("the API server has not been asked for this node's pods yet")
+        if now.lost_contact is not None:
+            seconds = self._clock.seconds() - now.lost_contact
+            return Unreadable(f"the API server could not be asked for this node's pods for {seconds:.0f} s")
+        if now.problem:
+            return Unreadable(f"not all pods of this node can be read: {now.problem}")
+        return Pods(
+            frozenset(
+                uid
+                for pod in now.items.values()
+                for uid in (pod.metadata.uid, pod.metadata.annotations.get(_CONFIG_HASH, ""))
+                if uid
+            )
+        )
 
     async def record(
         self, seen: Allocation, *, finalizers: Sequence[str] | None = None, status: AllocationStatus | None = None
@@ -158,9 +188,12 @@ class ClusterSource:
                     return True  # the last one: with it the object is gone
             if status is not None:
                 item = await self._client.patch_status(ALLOCATIONS, item, status)
-        except (NotFound, Terminating):
+        except (failures.NotFound, failures.Terminating):
             return False
-        except (Invalid, Unreadable) as error:  # one object that is not taken must not end the agent of the others
+        except (
+            failures.Invalid,
+            failures.Unreadable,
+        ) as error:  # one object that is not taken must not end the agent of the others
             raise TryAgain(error.message, error.details) from error
         try:
             async with asyncio.timeout(_SEEN):
@@ -173,6 +206,9 @@ class ClusterSource:
         """See `Source.forget`. In a cluster the rest is the controller's: its guard goes last, by its own hand (I9)."""
 
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _take_pods(self, snapshot: Snapshot[Pod]) -> None:
+        self._pods_now = snapshot
 
     def _taker(self, kind: _Kind[T]) -> Callable[[Snapshot[T]], None]:
         def take(snapshot: Snapshot[T]) -> None:
@@ -239,7 +275,7 @@ class ClusterSource:
             return
         try:
             found = await self._client.list(kind.resource, field_selector=selector)
-        except (TryAgain, Unreadable) as error:
+        except (TryAgain, failures.Unreadable) as error:
             self._log.warning("not confirmed", kind=kind.resource.plural, error=error.message)
             self._unsure.set()
             return

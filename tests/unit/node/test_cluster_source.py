@@ -11,8 +11,9 @@ from allotment.addressing.errors import TryAgain
 from allotment.api.allocation import AllocationStatus
 from allotment.api.meta import GUARD_FINALIZER, NODE_FINALIZER
 from allotment.kube.client import Client
-from allotment.kube.resources import ALLOCATIONS, CONFIGS, NETWORKS, RESERVATIONS
+from allotment.kube.resources import ALLOCATIONS, CONFIGS, NETWORKS, PODS, RESERVATIONS
 from allotment.node.cluster import ClusterSource
+from allotment.node.orphans import Pods, Unreadable
 from allotment.testing.api_server import ApiServer
 from allotment.testing.clock import ManualClock
 from looking import allocation, network, reservation
@@ -215,3 +216,33 @@ async def test_what_was_there_stays_until_it_is_gone_for_certain():
         assert "blue" in stage.view.allocations
         await stage.until(lambda: not stage.view.doubted)
         assert "blue" not in stage.view.allocations
+
+
+def pod(name, *, node=NODE, **metadata):
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "shop", **metadata},
+        "spec": {"nodeName": node},
+    }
+
+
+async def test_the_pods_of_the_node_are_known_by_uid_and_static_ones_by_their_files_too():
+    static = pod("etcd-node-1", annotations={"kubernetes.io/config.hash": "abcdef"})
+    async with told((PODS, pod("web-0")), (PODS, pod("web-1", node="node-2")), (PODS, static)) as stage:
+        assert "not been asked" in stage.source.pods().why
+        await stage.until(lambda: isinstance(stage.source.pods(), Pods))
+        uids = {stage.server.find(PODS, name, namespace="shop").metadata.uid for name in ("web-0", "etcd-node-1")}
+        assert stage.source.pods().uids == uids | {"abcdef"}
+        stage.server.delete(PODS, "web-0", namespace="shop")
+        await stage.until(lambda: len(stage.source.pods().uids) == 2)
+
+
+async def test_pods_that_cannot_be_asked_for_are_not_taken_for_none():
+    """I8: a stale source says nothing."""
+    async with told((PODS, pod("web-0"))) as stage:
+        await stage.until(lambda: isinstance(stage.source.pods(), Pods))
+        await stage.server.stop()
+        await stage.until(lambda: isinstance(stage.source.pods(), Unreadable))
+        await stage.server.start()
+        await stage.until(lambda: isinstance(stage.source.pods(), Pods))
