@@ -190,10 +190,8 @@ class ClusterSource:
                 item = await self._client.patch_status(ALLOCATIONS, item, status)
         except (failures.NotFound, failures.Terminating):
             return False
-        except (
-            failures.Invalid,
-            failures.Unreadable,
-        ) as error:  # one object that is not taken must not end the agent of the others
+        except (failures.Invalid, failures.Unreadable) as error:
+            # One object that is not taken must not end the agent of the others.
             raise TryAgain(error.message, error.details) from error
         try:
             async with asyncio.timeout(_SEEN):
