@@ -9,6 +9,7 @@ Proxy variables and ~/.netrc are not looked at: a proxy stands in the kubeconfig
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ _POOL_SECONDS: Final = 75.0
 _CONNECTIONS: Final = 256
 _BODY_LIMIT: Final = 64 << 20
 _USER_TIMEOUT_MS: Final = 20_000
+_TIMED_OUT: Final = f"TimeoutError({errno.ETIMEDOUT}, "
 
 Query = list[tuple[str, str]]
 
@@ -130,7 +132,7 @@ class Session:
             message = f"{ask}: the API server {self._credentials.server} can't be reached: {_said(error)}"
             raise Unreachable(f"{message}; it is tried again", sent=False) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            kind = Silent if isinstance(error, TimeoutError) else Unreachable
+            kind = Silent if _is_silence(error) else Unreachable
             message = f"{ask}: the API server {self._credentials.server} gave no (whole) answer: {_said(error)}"
             raise kind(f"{message}; it is tried again") from error
 
@@ -188,6 +190,15 @@ def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
     return made
+
+
+def _is_silence(error: Exception) -> bool:
+    """Whether it was a timeout: ours, or the kernel's (ETIMEDOUT).
+
+    Of the kernel's error aiohttp keeps the number, or, where an answer was under way, the text alone.
+    """
+    number = getattr(error, "errno", None)
+    return isinstance(error, TimeoutError) or number == errno.ETIMEDOUT or _TIMED_OUT in str(error)
 
 
 def _said(error: BaseException) -> str:
