@@ -97,9 +97,13 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     Raises:
         DecodeError: it is no message.
     """
-    at = 0
-    while at < len(data):
-        tag, at = _varint_at(data, at)
+    at, end = 0, len(data)
+    while at < end:
+        tag = data[at]
+        if tag < 0x80:  # nearly all are
+            at += 1
+        else:
+            tag, at = _varint_at(data, at)
         number, kind = tag >> 3, tag & 7
         if number == 0:
             raise DecodeError("a protobuf message holds a field without a number")
@@ -108,12 +112,16 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
             yield number, value
             continue
         if kind == _BYTES:
-            size, at = _varint_at(data, at)
+            if at < end and data[at] < 0x80:
+                size = data[at]
+                at += 1
+            else:
+                size, at = _varint_at(data, at)
         elif kind in (_FIXED32, _FIXED64):
             size = 4 if kind == _FIXED32 else 8
         else:
             raise DecodeError(f"a protobuf message holds a field of the unknown type {kind}")
-        if len(data) - at < size:
+        if end - at < size:
             raise DecodeError("a protobuf message ends in the middle of a field")
         yield number, data[at : at + size]
         at += size
@@ -136,9 +144,13 @@ class _Message:
     """A message's fields by number, each with all its values."""
 
     def __init__(self, data: bytes) -> None:
-        self._values: dict[int, list[int | bytes]] = {}
+        values: dict[int, list[int | bytes]] = {}
         for number, value in fields(data):
-            self._values.setdefault(number, []).append(value)
+            if number in values:
+                values[number].append(value)
+            else:
+                values[number] = [value]
+        self._values = values
 
     def number(self, number: int) -> int:
         """The last one counts."""
@@ -149,7 +161,7 @@ class _Message:
 
     def many(self, number: int) -> list[bytes]:
         values = self._values.get(number, [])
-        if not all(isinstance(value, bytes) for value in values):
+        if int in set(map(type, values)):
             raise DecodeError(f"field {number} of a protobuf message should not be a number")
         return cast("list[bytes]", values)
 
@@ -163,8 +175,14 @@ class _Message:
 
     def table(self, number: int) -> dict[str, str]:
         """A map<string, string>: each entry is a message of key (1) and value (2)."""
-        entries = map(_Message, self.many(number))
-        return {entry.text(1): entry.text(2) for entry in entries}
+        found: dict[str, str] = {}
+        for entry in self.many(number):
+            pair = dict(fields(entry))
+            key, value = pair.get(1, b""), pair.get(2, b"")
+            if isinstance(key, int) or isinstance(value, int):
+                raise DecodeError(f"field {number} of a protobuf message should be a table of texts")
+            found[key.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
+        return found
 
 
 # -- the calls ---------------------------------------------------------------------------------------------------------
