@@ -40,6 +40,14 @@ test-slow: packages venv ## Run the slow tests alone
 bench: packages venv ## Measure, side by side with others, against the bars (root)
 	PYTHONPATH=tests $(BIN)/python -m bench $(BENCH)
 
+.PHONY: cluster
+cluster: packages venv ## Start a Kubernetes cluster of two nodes on this machine, in namespaces (root)
+	PYTHONPATH=tests $(BIN)/python -m cluster up $(NODES)
+
+.PHONY: cluster-down
+cluster-down: venv ## End it, and remove all it has made (root)
+	PYTHONPATH=tests $(BIN)/python -m cluster down
+
 .PHONY: lint
 lint: venv ## Check style, types, layers and generated files
 	$(BIN)/ruff check .

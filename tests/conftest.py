@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-# One API server for all tests, wherever they are: two conftests would make two of it.
-from cluster.fixtures import api_server, crds  # noqa: F401  # fixtures
+# One API server and one cluster for all tests, wherever they are: two conftests would make two of each.
+from cluster.fixtures import api_server, cluster, crds  # noqa: F401  # fixtures
 
 if TYPE_CHECKING:
     import pytest

@@ -1,4 +1,4 @@
-"""The API server as pytest fixtures, which the topmost conftest has for everybody; what they need is imported late."""
+"""API server and cluster as pytest fixtures, which the topmost conftest has for everybody; hence the late imports."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cluster.cluster import Cluster
     from cluster.control_plane import ApiServer
 
-__all__ = ["api_server", "crds"]
+__all__ = ["api_server", "cluster", "crds"]
 
 CRDS = Path(__file__).resolve().parents[2] / "daemonset" / "crds"
 
@@ -36,3 +37,15 @@ def crds(api_server: ApiServer) -> ApiServer:
     assert files, f"there are no CRDs in {CRDS}; `make generate` writes them"
     api_server.apply_crds(files)
     return api_server
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A cluster of n1 and n2 whose pods get addresses from the reference plugins; for tests that are slow and root.
+
+    All tests share it: who changes more than objects of his own makes a Cluster himself.
+    """
+    from cluster.cluster import Cluster
+
+    with Cluster() as cluster:
+        yield cluster
