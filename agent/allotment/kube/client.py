@@ -25,7 +25,7 @@ from allotment.kube.failures import (
     Unreadable,
     failure_of,
 )
-from allotment.kube.merging import merge_patch, shows
+from allotment.kube.merging import applied, merge_patch
 from allotment.kube.objects import Kind
 from allotment.kube.resources import Resource, key_of
 from allotment.kube.session import IDLE_SECONDS, Session
@@ -300,7 +300,7 @@ class Client:
             raise lost from None
         if uid and now["metadata"].get("uid") != uid:
             raise NotFound(f"get {resource.kind} {name}: the object that was meant is gone, another one has its name")
-        if not shows(now, change):
+        if not _unchanged(resource, now, change):
             raise lost from None
         return body
 
@@ -334,6 +334,17 @@ def _ask(verb: str, resource: Resource[T], name: str = "", namespace: str = "", 
 def _selectors(field_selector: str, label_selector: str) -> Query:
     pairs = (("fieldSelector", field_selector), ("labelSelector", label_selector))
     return [(name, text) for name, text in pairs if text]
+
+
+def _unchanged(resource: Resource[T], now: dict[str, Any], change: Mapping[str, Any]) -> bool:
+    """Whether an object would be what it is once more after a change, in the fields that we read.
+
+    Compared as our types, so that what is left out counts the same as what the server filled in.
+    """
+    try:
+        return bool(msgspec.convert(now, resource.type) == msgspec.convert(applied(now, change), resource.type))
+    except msgspec.ValidationError:
+        return False
 
 
 def _named(ask: Ask, name: str) -> str:

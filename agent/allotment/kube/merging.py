@@ -1,11 +1,11 @@
-"""Merge patches (RFC 7396): making one, and telling whether an object already shows it."""
+"""Merge patches (RFC 7396): making one, and what one makes of an object."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["merge_patch", "shows"]
+__all__ = ["applied", "merge_patch"]
 
 
 def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,21 +23,14 @@ def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
     return patch
 
 
-def shows(found: Any, patch: Any) -> bool:
-    """Whether applying `patch` to `found` would change nothing.
-
-    Objects in lists are compared by what the patch says of them: the API server fills in defaults.
-    """
-    if isinstance(patch, Mapping):
-        if not isinstance(found, Mapping):
-            # What is empty (null, false, an empty list) may be left out of what the API server shows.
-            return not found and all(shows(None, value) for value in patch.values())
-        return all(shows(found.get(name), value) for name, value in patch.items())
-    if isinstance(patch, list | tuple):
-        found = found or ()
-        return (
-            isinstance(found, list | tuple)
-            and len(found) == len(patch)
-            and all(shows(*pair) for pair in zip(found, patch, strict=True))
-        )
-    return bool(found == patch) or (not patch and not found)
+def applied(target: Any, patch: Any) -> Any:
+    """What a merge patch makes of a value, which stays as it is."""
+    if not isinstance(patch, Mapping):
+        return patch
+    found = dict(target) if isinstance(target, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            found.pop(name, None)
+        else:
+            found[name] = applied(found.get(name), value)
+    return found

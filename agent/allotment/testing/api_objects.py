@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from allotment.kube.events import EVENTS
+from allotment.kube.merging import applied
 from allotment.kube.resources import (
     ALLOCATIONS,
     CONFIGS,
@@ -212,16 +213,8 @@ def _immutable(place: str, message: str) -> Refusal:
 
 
 def _merged(target: Any, patch: Any) -> Any:
-    """RFC 7396."""
-    if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
-    found = dict(target) if isinstance(target, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            found.pop(name, None)
-        else:
-            found[name] = _merged(found.get(name), value)
-    return copy.deepcopy(found)
+    """A merge patch, applied; nothing of either is shared with what comes out."""
+    return copy.deepcopy(applied(target, patch))
 
 
 def _matches(item: Json | None, wanted: dict[str, str], namespace: str) -> bool:

@@ -141,6 +141,18 @@ async def test_after_no_answer_the_object_tells_whether_it_was_done(server, clie
         await client.patch_status(ALLOCATIONS, held, {"ledgerID": "b"})
 
 
+async def test_a_status_that_only_lost_something_is_not_taken_for_written(server, client, item):
+    """What is left out of an entry of a list counts: its default is what is meant."""
+    use = {"cidr": "10.0.0.0/26", "inUse": "3"}
+    told = await client.patch_status(ALLOCATIONS, item, {"blocks": [use]})
+    server.fail("cut", verb="patch")
+    with pytest.raises(Unreachable):
+        await client.patch_status(ALLOCATIONS, told, {"blocks": [{"cidr": "10.0.0.0/26"}]})
+    server.fail("lost", verb="patch")
+    told = await client.patch_status(ALLOCATIONS, told, {"blocks": [{"cidr": "10.0.0.0/26"}]})
+    assert told.status.blocks[0].in_use == "0"
+
+
 async def test_after_no_answer_to_a_delete(server, client, item):
     server.fail("lost", verb="delete")
     await client.delete(ALLOCATIONS, item)
