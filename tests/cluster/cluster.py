@@ -72,7 +72,7 @@ class Cluster:
 
     @staticmethod
     def prepare() -> tuple[Path, list[Path]]:
-        """Build all that a cluster is made of, where that has not been done; CNI plugins and images. Raises BuildError."""
+        """Build what a cluster is made of, where that is not done; its CNI plugins and images. Raises BuildError."""
         api_server_programs()
         cluster_programs()
         return reference_plugins(), pod_images()

@@ -67,6 +67,13 @@ def test_it_answers_kubectl_and_requests(api_server):
     assert re.search(r"^apiserver_request_total", api_server.metrics(), re.MULTILINE)
 
 
+def test_it_is_of_the_version_that_go_mod_pins(api_server):
+    pinned = (Path(__file__).parent / "kubernetes" / "go.mod").read_text()
+    version = api_server.request("GET", "/version")[1]["gitVersion"]
+    assert f"k8s.io/kubernetes {version} " in pinned
+    assert f"Client Version: {version}" in api_server.kubectl("version", "--client")
+
+
 def test_a_node_s_user_may_what_a_kubelet_may(api_server):
     for node in ("n1", "n2"):
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}
