@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -45,7 +44,7 @@ class Cluster:
             stack.callback(shutil.rmtree, self.folder)
             fabric = Fabric(nodes or ("n1", "n2"))
             stack.callback(fabric.close)
-            groups = {name: f"allotment-{os.getpid()}-{name}" for name in fabric.nodes}
+            groups = {name: f"{self.folder.name}-{name}" for name in fabric.nodes}
             self._control_plane = ControlPlane(fabric.control_plane)
             stack.callback(self._control_plane.close)
             self.api = self._control_plane.api

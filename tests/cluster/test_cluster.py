@@ -145,13 +145,14 @@ def test_a_cluster_comes_and_goes_by_command_and_leaves_nothing(command, tmp_pat
 
 def test_after_its_holder_was_killed_down_removes_what_is_left(command, tmp_path):
     command("up", "n1")
-    holder = int((command.folder / "pid").read_text())
-    os.kill(holder, signal.SIGKILL)
+    [cluster] = tmp_path.glob("al-cluster-*")
+    assert control_groups(cluster.name) != []
+    os.kill(int((command.folder / "pid").read_text()), signal.SIGKILL)
     until(lambda: str(tmp_path) not in command_lines(), "the cluster's processes live on")
     assert mounts_below(str(tmp_path)) != []
     command("down")
     assert mounts_below(str(tmp_path)) == []
-    assert list(Path("/sys/fs/cgroup").glob(f"*/allotment-{holder}-*")) == []
+    assert control_groups(cluster.name) == []
     assert left(tmp_path) == []
 
 
@@ -182,6 +183,11 @@ def left(folder):
     return [path.name for path in folder.iterdir() if path.name != "cache"]
 
 
+def control_groups(name):
+    """The control groups of a cluster's nodes, in one tree or several."""
+    return [path for depth in ("", "*/") for path in Path("/sys/fs/cgroup").glob(f"{depth}{name}-*")]
+
+
 def ask(*command):
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
@@ -195,9 +201,13 @@ def command_lines():
     return "\n".join(found)
 
 
-def test_a_node_without_a_pod_network_joins_and_is_not_ready(cluster):
-    with Cluster("n1", pod_network=False) as bare:
-        assert [one["metadata"]["name"] for one in bare.get("nodes")] == ["n1"]
-        assert not bare.ready("n1")
-        folder = bare.folder
-    assert not folder.exists()
+def test_a_second_cluster_whose_nodes_wait_for_a_pod_network_leaves_the_first_alone(cluster):
+    with pods(cluster, pod("first", "n1")):
+        with Cluster("n1", pod_network=False) as bare:
+            assert [one["metadata"]["name"] for one in bare.get("nodes")] == ["n1"]
+            assert not bare.ready("n1")
+            folder = bare.folder
+        assert not folder.exists()
+        assert "/web" in cluster.nodes["n1"].run("ps", "axo", "args")
+        with pods(cluster, pod("second", "n1")):
+            pass
