@@ -64,6 +64,7 @@ class Machine(RuleBasedStateMachine):
         self.pending: dict[str, tuple[str, asyncio.Task]] = {}
         self.unacknowledged: dict[str, tuple[str, object]] = {}
         self.told: dict[str, frozenset] = {}  # container: what it was told, acknowledged, and not yet deleted
+        self.ending: set[int] = set()  # sequences of leases whose end was asked for, and may still be on its way
         self.released_at: dict[object, Moment] = {}
         self.alive: dict[object, int] = {}
         self.faults: list[BaseException] = []
@@ -141,6 +142,8 @@ class Machine(RuleBasedStateMachine):
             assert self.book.find(("blue", pod, "eth0")) == attached.leases, "answered before all could see it"
             on_disk = {lease.sequence for lease in self.store.state().leases}
             assert all(lease.sequence in on_disk for lease in attached.leases), "I2: answered before it was on disk"
+            if attached.granted:
+                self.check_grant(attached)
             return attached
 
         async def inside() -> None:
@@ -162,8 +165,6 @@ class Machine(RuleBasedStateMachine):
             if error is None:
                 attached = task.result()
                 self.unacknowledged[call] = (pod, attached)
-                if attached.granted:
-                    self.check_grant(attached)
             else:
                 assert isinstance(error, AllotmentError), error
 
@@ -189,7 +190,8 @@ class Machine(RuleBasedStateMachine):
 
         self.run(inside())
         current = {lease.sequence for lease in self.book.find(("blue", pod, "eth0"))}
-        if {lease.sequence for lease in attached.leases} <= current:
+        # A DEL that was asked for after the answer ends it, however late the answer is acknowledged.
+        if {lease.sequence for lease in attached.leases} <= current - self.ending:
             self.told[pod] = frozenset((lease.address, lease.sequence) for lease in attached.leases)
 
     @precondition(lambda self: self.unacknowledged)
@@ -222,6 +224,7 @@ class Machine(RuleBasedStateMachine):
     def delete(self, pod: str) -> None:
         """A DEL; with a stalled disk it is in flight, and the pod counts as deleted from when it is asked."""
         self.told.pop(pod, None)
+        self.ending |= {lease.sequence for lease in self.book.find(("blue", pod, "eth0"))}
 
         async def inside() -> None:
             async def work() -> None:
@@ -243,6 +246,7 @@ class Machine(RuleBasedStateMachine):
             if (before.since(lease.since) or 0.0) <= 0 and lease.since.boot == before.boot
         }
         older = {lease.sequence for lease in self.book.find(("blue", pod, "eth0"))} - younger
+        self.ending |= older
         if older:
             self.told.pop(pod, None)
 
@@ -375,7 +379,9 @@ class Machine(RuleBasedStateMachine):
                 return error
 
         answer = self.run(inside())
-        if held:
+        if held and self.store.failing:  # what such a disk holds can't be known
+            assert isinstance(answer, LedgerUnavailable)
+        elif held:
             assert [lease.sequence for lease in answer.leases] == [lease.sequence for lease in held]
             self.run(self.lose_nothing(answer))
         else:
