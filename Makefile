@@ -14,6 +14,8 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 BIN := .venv/bin
+IMAGE ?= allotment:latest
+BUILDER ?= $(firstword $(foreach tool,buildah podman docker,$(shell command -v $(tool))))
 ALLOWED := $(if $(filter 0,$(shell id -u)),, and not root)
 
 .PHONY: help
@@ -80,6 +82,13 @@ venv: .venv/ready shim ## Make the project's own Python environment, with the sh
 .PHONY: shim
 shim: .venv/ready ## Build the CNI plugin for both architectures, if it has changed
 	@$(BIN)/python shim/build.py >/dev/null
+
+.PHONY: image
+image: venv ## Build the container image (IMAGE, BASE and BUILDER choose name, base image and tool)
+	@test -n "$(BUILDER)" || { echo "buildah, podman or docker is needed to build the image" >&2; exit 1; }
+	rm -f dist/allotment-*.whl
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BUILDER) build $(if $(BASE),--build-arg BASE=$(BASE)) -t $(IMAGE) -f daemonset/Containerfile .
 
 .PHONY: packages
 packages: ## Install what the distribution has to give, if it is missing (root)

@@ -1,0 +1,100 @@
+"""Allotment on a test cluster, as `kubectl apply -k daemonset` installs it; and the controller's part, by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.agent_image import AGENT, agent_image
+from kube.cluster_agent import allocation, network
+from nodes import until
+
+if TYPE_CHECKING:
+    from cluster.cluster import Cluster
+
+__all__ = ["NETWORK", "Installation"]
+
+DAEMONSET = Path(__file__).resolve().parents[2] / "daemonset"
+NAMESPACE = "allotment-system"
+NETWORK = "default"
+
+_BOOT_ID = {
+    "op": "add",
+    "path": "/spec/template/spec/containers/0/env/-",
+    # The nodes of a test cluster share a kernel; the boot ID of each is a file that is mounted over the kernel's.
+    "value": {"name": "ALLOTMENT_BOOT_ID_FILE", "value": "/host/boot_id"},
+}
+_BOOT_ID_MOUNT = {
+    "op": "add",
+    "path": "/spec/template/spec/containers/0/volumeMounts/-",
+    "value": {"name": "boot-id", "mountPath": "/host/boot_id", "readOnly": True},
+}
+_BOOT_ID_VOLUME = {
+    "op": "add",
+    "path": "/spec/template/spec/volumes/-",
+    "value": {"name": "boot-id", "hostPath": {"path": "/proc/sys/kernel/random/boot_id", "type": "File"}},
+}
+
+
+class Installation:
+    """The agents of a cluster, and one network whose blocks the nodes have; `blocks` are by node."""
+
+    def __init__(self, cluster: Cluster, folder: Path, blocks: dict[str, tuple[str, ...]]) -> None:
+        self.cluster = cluster
+        cluster.load(agent_image())
+        self.overlay = folder / "overlay"
+        self.overlay.mkdir()
+        # kustomize takes no absolute paths, and nothing that lies above.
+        (self.overlay / "daemonset").symlink_to(DAEMONSET)
+        name, tag = AGENT.rsplit(":", 1)
+        content = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "resources": ["daemonset"],
+            "images": [{"name": "allotment", "newName": name, "newTag": tag}],
+            "patches": [
+                {
+                    "target": {"kind": "DaemonSet"},
+                    "patch": json.dumps([_BOOT_ID, _BOOT_ID_MOUNT, _BOOT_ID_VOLUME]),
+                }
+            ],
+        }
+        (self.overlay / "kustomization.yaml").write_text(json.dumps(content))
+        cluster.kubectl("apply", "--server-side", "-k", str(self.overlay))
+        cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+        self._make(network(NETWORK, "10.81.0.0/16", 24))
+        [self.network] = [one for one in cluster.get("networks") if one["metadata"]["name"] == NETWORK]
+        for node, cidrs in blocks.items():
+            self._make(allocation(self.network, node, *cidrs))
+
+    def _make(self, item: dict) -> None:
+        # A kind that was just made answers 404 and 429 for a moment.
+        until(lambda: self._made(item), f"{item['kind']} {item['metadata']['name']} can't be made")
+
+    def _made(self, item: dict) -> bool:
+        from cluster.access import KubectlError
+
+        try:
+            self.cluster.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(item))
+        except KubectlError:
+            return False
+        return True
+
+    def agent(self, node: str) -> str:
+        """The name of the node's agent pod."""
+        [pod] = [
+            one["metadata"]["name"]
+            for one in self.cluster.get("pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=agent")
+            if one["spec"]["nodeName"] == node and "deletionTimestamp" not in one["metadata"]
+        ]
+        return pod
+
+    def ask(self, node: str, *words: str) -> str:
+        """What `allotment …` prints in the node's agent pod."""
+        return self.cluster.kubectl("exec", "-n", NAMESPACE, self.agent(node), "-c", "agent", "--", "allotment", *words)
+
+    def leases(self, node: str) -> dict[str, str]:
+        """Pod (namespace/name) to address, as the node's ledger has it."""
+        found = json.loads(self.ask(node, "leases", "-o", "json"))
+        return {one["pod"]: one["address"] for one in found}
