@@ -117,9 +117,12 @@ class Life:
     def add(self, network, container):
         item = self.told.attachment(network, container)
         self.told.add_sent(item)
-        reply = self.ask("ADD", network, container)
+        reply = self.added(network, container)
         assert reply.exit_code == 0, reply.body
         self.told.add_answered(item, agents.told(reply.body), now())
+
+    def added(self, network, container):
+        return self.ask("ADD", network, container)
 
     def delete(self, network, container):
         item = self.told.attachment(network, container)
@@ -282,6 +285,16 @@ class Loss(Life):
         self.look()
         self.add(BLUE, "c4")
         self.stop()
+
+    def added(self, network, container):
+        """What nobody holds rests for a cooldown once the ledger was lost (I3): a runtime tries again."""
+        replies = []
+        self.until(lambda: self._given(network, container, replies))
+        return replies[-1]
+
+    def _given(self, network, container, replies):
+        replies.append(self.ask("ADD", network, container))
+        return replies[-1].exit_code == 0 or b"cooling" not in replies[-1].body
 
     def judge_disk(self):
         if (self.agent.state / "ledger.db").exists():

@@ -156,7 +156,7 @@ def test_a_slow_line_takes_its_time(line, client):
     got = 0
     while got < 500:
         got += len(client.recv(1 << 16))
-    assert 0.2 < now() - begun < 5
+    assert 0.1 < now() - begun < 5  # a quarter of a second, less what its first piece may carry at once
     line.flow()
 
 
