@@ -380,15 +380,14 @@ class Book(RuleBasedStateMachine):
 
     @rule()
     def keep_house(self):
-        changes = self.book.housekeeping(self.now)
-        for change in changes:
+        for change in self.book.housekeeping(self.now):
             if isinstance(change, Forgotten):
                 lost = [r for r in self.ledger.rests if (r.network, r.block) == (change.network, change.block)]
                 assert not any(self.cooling(r.network, a) for r in lost for a in addresses(r)), "I3"
                 for rest in lost:  # had its rest, and a cooldown that grows later on doesn't bring it back
                     for address in addresses(rest):
                         del self.released[rest.network, address]
-        self.write(changes)
+            self.write([change])  # one by one: a rest may have been given to another block just before
 
     @rule(network=MOSTLY_BLUE)
     def lose_track(self, network):
