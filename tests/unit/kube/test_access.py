@@ -197,12 +197,14 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 """
 
 
+@pytest.mark.slow
 def test_the_models_of_kubernetes_asyncio_are_not_loaded():
     ended = run(IMPORTED)
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) < 60 * 1024, "KiB; with the models it is 80 MiB"
 
 
+@pytest.mark.slow
 def test_the_whole_package_can_still_be_imported_afterwards():
     ended = run(
         "import asyncio, pathlib\n"

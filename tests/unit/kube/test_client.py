@@ -123,7 +123,7 @@ async def test_no_finalizer_on_what_is_being_deleted(server, client, item):
     assert server.find(ALLOCATIONS, "red.n1") is None
 
 
-@pytest.mark.parametrize("fault", ["lost", "stall", "cut", "500"])
+@pytest.mark.parametrize("fault", ["lost", pytest.param("stall", marks=pytest.mark.slow), "cut", "500"])
 async def test_after_no_answer_the_object_tells_whether_it_was_done(server, client, item, fault):
     done = fault == "lost"
     server.fail(fault, verb="patch")

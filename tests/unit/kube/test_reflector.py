@@ -110,6 +110,7 @@ async def test_a_burst_is_shown_in_few_snapshots(server, client):
     assert len(shown.snapshots) < 25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["410", "410 event"])
 async def test_a_forgotten_version_is_listed_anew(server, client, form):
     server.put(ALLOCATIONS, allocation("red"))
@@ -174,6 +175,7 @@ async def test_bookmarks_alone_move_the_version_on(server, client):
     assert shown.last.lists == 1
 
 
+@pytest.mark.slow
 async def test_silence_is_taken_for_a_dead_line_since_it_was_last_heard(server, client):
     async with following(client, ALLOCATIONS) as shown:
         await shown.names()
@@ -188,7 +190,9 @@ async def test_silence_is_taken_for_a_dead_line_since_it_was_last_heard(server, 
         await shown.names("red.n1")
 
 
-@pytest.mark.parametrize("fault", ["429", "500", "503", "404", "401", "cut", "stall", "garbage"])
+@pytest.mark.parametrize(
+    "fault", ["429", "500", "503", "404", "401", "cut", pytest.param("stall", marks=pytest.mark.slow), "garbage"]
+)
 async def test_a_refused_list_is_no_empty_one(server, client, fault):
     server.put(ALLOCATIONS, allocation("red"))
     server.fail(fault, verb="list", times=2)

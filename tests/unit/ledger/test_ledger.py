@@ -189,6 +189,7 @@ async def test_the_disk_has_changes_in_the_order_they_were_decided_in(tmp_path):
             await ledger.commit([Forgotten("blue", V4)])
 
 
+@pytest.mark.slow
 async def test_another_process_that_holds_the_file_fails_commits_and_stops_the_loop_only_once(tmp_path):
     """The loop writes itself only while that is quick; what was slow once is the thread's."""
     async with opened(tmp_path) as ledger:

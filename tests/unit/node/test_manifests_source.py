@@ -396,6 +396,7 @@ def disk(monkeypatch):
     return Disk
 
 
+@pytest.mark.slow
 async def test_a_full_disk_admits_nobody_and_drains_all_the_same(place, disk):
     """I2, I4 for admissions: written down first. A drain stops giving at once, written or not."""
     async with Agent(place) as agent:
