@@ -7,7 +7,7 @@ import msgspec
 
 from allotment.addressing.address import Prefix, parse_prefix
 from allotment.addressing.plan import Layer
-from allotment.api.meta import API_VERSION, UID, Conditions, Decimal, Name, ObjectMeta, Record, limits
+from allotment.api.meta import API_VERSION, UID, APIObject, Conditions, Decimal, Name, Record, limits
 from allotment.api.network import CIDR, IP, NetworkID
 
 __all__ = [
@@ -93,16 +93,10 @@ class AllocationStatus(Record, frozen=True):
     conditions: Conditions = ()
 
 
-class Allocation(Record, frozen=True):
+class Allocation(APIObject, frozen=True):
     """The object for one (network, node), named `<network>.<node>`: it admits the node and lists its blocks."""
 
-    metadata: ObjectMeta
     spec: AllocationSpec
     status: AllocationStatus = AllocationStatus()
     api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
     kind: str = msgspec.field(default_factory=lambda: "Allocation")
-
-    @property
-    def name(self) -> str:
-        """`metadata.name`."""
-        return self.metadata.name

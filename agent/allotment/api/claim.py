@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from allotment.api.meta import API_VERSION, UID, Conditions, Name, ObjectMeta, Record, limits
+from allotment.api.meta import API_VERSION, UID, APIObject, Conditions, Name, Record, limits
 
 __all__ = ["AllocationRef", "Claim", "ClaimPod", "ClaimSpec", "ClaimStatus", "PoolRef", "Value"]
 
@@ -63,16 +63,10 @@ class ClaimStatus(Record, frozen=True):
     conditions: Conditions = ()
 
 
-class Claim(Record, frozen=True):
+class Claim(APIObject, frozen=True):
     """The request for one value of a pool. It lives in a namespace."""
 
-    metadata: ObjectMeta
     spec: ClaimSpec
     status: ClaimStatus = ClaimStatus()
     api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
     kind: str = msgspec.field(default_factory=lambda: "Claim")
-
-    @property
-    def name(self) -> str:
-        """`metadata.name`."""
-        return self.metadata.name

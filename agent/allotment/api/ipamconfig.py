@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from allotment.api.meta import API_VERSION, ObjectMeta, Record, limits
+from allotment.api.meta import API_VERSION, APIObject, Record, limits
 from allotment.api.network import COOLDOWN_LIMIT, Network
 
 __all__ = ["CONFIG_NAME", "DEFAULT_BLOCK_CAP", "Effective", "IPAMConfig", "IPAMConfigSpec", "effective"]
@@ -36,18 +36,12 @@ class IPAMConfigSpec(Record, frozen=True):
     vm_address_persistence: Literal["Enabled", "Disabled"] | None = None
 
 
-class IPAMConfig(Record, frozen=True):
+class IPAMConfig(APIObject, frozen=True):
     """The defaults of all Networks, in one object named `default`."""
 
-    metadata: ObjectMeta
     spec: IPAMConfigSpec = IPAMConfigSpec()
     api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
     kind: str = msgspec.field(default_factory=lambda: "IPAMConfig")
-
-    @property
-    def name(self) -> str:
-        """`metadata.name`."""
-        return self.metadata.name
 
 
 class Effective(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import msgspec
 
 from allotment.addressing.address import Address, Family, parse_address, parse_prefix
 from allotment.addressing.intervals import IntervalSet, parse_range
-from allotment.api.meta import API_VERSION, UID, Conditions, Name, ObjectMeta, Record, limits
+from allotment.api.meta import API_VERSION, UID, APIObject, Conditions, Name, Record, limits
 from allotment.api.network import CIDR, IP, LabelSelector
 
 __all__ = [
@@ -83,19 +83,13 @@ class LoadBalancerClassStatus(Record, frozen=True):
     conditions: Conditions = ()
 
 
-class LoadBalancerClass(Record, frozen=True):
+class LoadBalancerClass(APIObject, frozen=True):
     """The kind of VIP a Service may ask for by `spec.loadBalancerClass`."""
 
-    metadata: ObjectMeta
     spec: LoadBalancerClassSpec
     status: LoadBalancerClassStatus = LoadBalancerClassStatus()
     api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
     kind: str = msgspec.field(default_factory=lambda: "LoadBalancerClass")
-
-    @property
-    def name(self) -> str:
-        """`metadata.name`."""
-        return self.metadata.name
 
 
 class AdvertisementSpec(Record, frozen=True):
@@ -120,19 +114,13 @@ class AdvertisementStatus(Record, frozen=True):
     conditions: Conditions = ()
 
 
-class Advertisement(Record, frozen=True):
+class Advertisement(APIObject, frozen=True):
     """Who announces a Service's VIPs, and how. It lives beside its Service and has its name."""
 
-    metadata: ObjectMeta
     spec: AdvertisementSpec
     status: AdvertisementStatus = AdvertisementStatus()
     api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
     kind: str = msgspec.field(default_factory=lambda: "Advertisement")
-
-    @property
-    def name(self) -> str:
-        """`metadata.name`."""
-        return self.metadata.name
 
 
 class Withdrawn(Record, frozen=True):
@@ -149,15 +137,9 @@ class AnnouncerStatus(Record, frozen=True):
     withdrawn: Annotated[tuple[Withdrawn, ...], limits(maxItems=2048, key="uid")] = ()
 
 
-class Announcer(Record, frozen=True):
+class Announcer(APIObject, frozen=True):
     """What one node has stopped announcing. Named after the node and owned by it, so that it ends with the Node."""
 
-    metadata: ObjectMeta
     status: AnnouncerStatus = AnnouncerStatus()
     api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
     kind: str = msgspec.field(default_factory=lambda: "Announcer")
-
-    @property
-    def name(self) -> str:
-        """`metadata.name`; the node's."""
-        return self.metadata.name

@@ -26,6 +26,7 @@ __all__ = [
     "NODE_FINALIZER",
     "UID",
     "VERSION",
+    "APIObject",
     "Condition",
     "Conditions",
     "Decimal",
@@ -119,6 +120,17 @@ class ObjectMeta(Record, frozen=True):
     def deleting(self) -> bool:
         """Whether somebody asked for the object to be deleted; there is no way back from that."""
         return bool(self.deletion_timestamp)
+
+
+class APIObject(Record, frozen=True):
+    """The base of all our kinds: an object of the API server, known by its name."""
+
+    metadata: ObjectMeta
+
+    @property
+    def name(self) -> str:
+        """`metadata.name`."""
+        return self.metadata.name
 
 
 class Condition(Record, frozen=True):

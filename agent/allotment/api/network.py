@@ -8,7 +8,7 @@ import msgspec
 from allotment.addressing.address import Address, Prefix, parse_address, parse_prefix
 from allotment.addressing.intervals import IntervalSet, parse_range
 from allotment.addressing.plan import Layer
-from allotment.api.meta import API_VERSION, Conditions, Decimal, Labels, Name, ObjectMeta, Record, limits
+from allotment.api.meta import API_VERSION, APIObject, Conditions, Decimal, Labels, Name, Record, limits
 
 __all__ = [
     "CIDR",
@@ -125,16 +125,10 @@ class NetworkStatus(Record, frozen=True):
     conditions: Conditions = ()
 
 
-class Network(Record, frozen=True):
+class Network(APIObject, frozen=True):
     """One address space that pods attach to: routed with blocks per node (L3), or one flat subnet (L2)."""
 
-    metadata: ObjectMeta
     spec: NetworkSpec
     status: NetworkStatus = NetworkStatus()
     api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
     kind: str = msgspec.field(default_factory=lambda: "Network")
-
-    @property
-    def name(self) -> str:
-        """`metadata.name`."""
-        return self.metadata.name

@@ -11,7 +11,16 @@ import msgspec
 
 from allotment.addressing.address import Address, Prefix, parse_address, parse_prefix
 from allotment.api.claim import PoolRef
-from allotment.api.meta import ALLOW_BINDING_ANNOTATION, API_VERSION, UID, Conditions, Name, ObjectMeta, Record, limits
+from allotment.api.meta import (
+    ALLOW_BINDING_ANNOTATION,
+    API_VERSION,
+    UID,
+    APIObject,
+    Conditions,
+    Name,
+    Record,
+    limits,
+)
 from allotment.api.network import CIDR, IP
 
 __all__ = [
@@ -101,68 +110,40 @@ class IPPrefixSpec(NumberedSpec, frozen=True, kw_only=True):
         return parse_prefix(self.prefix)
 
 
-class Index(Record, frozen=True):
+class _Held(APIObject, frozen=True):
+    """What all three kinds of allocation objects have in common."""
+
+    @property
+    def allows_binding(self) -> bool:
+        """Whether a Claim of the name in `claim_ref` may take the value over."""
+        return self.metadata.annotations.get(ALLOW_BINDING_ANNOTATION) == "true"
+
+
+class Index(_Held, frozen=True):
     """One number of an IndexPool that is held, or kept back."""
 
-    metadata: ObjectMeta
     spec: IndexSpec
     status: NumberedStatus = NumberedStatus()
     api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
     kind: str = msgspec.field(default_factory=lambda: "Index")
 
-    @property
-    def name(self) -> str:
-        """`metadata.name`."""
-        return self.metadata.name
 
-    @property
-    def allows_binding(self) -> bool:
-        """Whether a Claim of the name in `claim_ref` may take the value over."""
-        return _allows_binding(self.metadata)
-
-
-class IPAddress(Record, frozen=True):
+class IPAddress(_Held, frozen=True):
     """One address of an IPAddressPool that is held, or kept back: a pod's, a VIP, a router ID."""
 
-    metadata: ObjectMeta
     spec: IPAddressSpec
     status: IPAddressStatus = IPAddressStatus()
     api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
     kind: str = msgspec.field(default_factory=lambda: "IPAddress")
 
-    @property
-    def name(self) -> str:
-        """`metadata.name`."""
-        return self.metadata.name
 
-    @property
-    def allows_binding(self) -> bool:
-        """Whether a Claim of the name in `claim_ref` may take the value over."""
-        return _allows_binding(self.metadata)
-
-
-class IPPrefix(Record, frozen=True):
+class IPPrefix(_Held, frozen=True):
     """One prefix of an IPPrefixPool that is held, or kept back: a node's block, a subnet."""
 
-    metadata: ObjectMeta
     spec: IPPrefixSpec
     status: NumberedStatus = NumberedStatus()
     api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
     kind: str = msgspec.field(default_factory=lambda: "IPPrefix")
 
-    @property
-    def name(self) -> str:
-        """`metadata.name`."""
-        return self.metadata.name
-
-    @property
-    def allows_binding(self) -> bool:
-        """Whether a Claim of the name in `claim_ref` may take the value over."""
-        return _allows_binding(self.metadata)
-
 
 Numbered = Index | IPAddress | IPPrefix
-
-
-def _allows_binding(metadata: ObjectMeta) -> bool:
-    return metadata.annotations.get(ALLOW_BINDING_ANNOTATION) == "true"

@@ -12,7 +12,7 @@ import msgspec
 from allotment.addressing.address import Prefix, parse_prefix
 from allotment.addressing.intervals import IntervalSet, parse_range
 from allotment.api.indexes import IndexRun, parse_indexes
-from allotment.api.meta import API_VERSION, Conditions, Decimal, ObjectMeta, Record, limits
+from allotment.api.meta import API_VERSION, APIObject, Conditions, Decimal, Record, limits
 from allotment.api.network import CIDR, COOLDOWN_LIMIT, AllowedUses
 
 __all__ = [
@@ -101,49 +101,31 @@ class IPPrefixPoolSpec(IPAddressPoolSpec, frozen=True, kw_only=True):
     prefix_length: Annotated[int, limits(minimum=0, maximum=128)]
 
 
-class IndexPool(Record, frozen=True):
+class IndexPool(APIObject, frozen=True):
     """Numbers to be handed out: AS numbers, VLANs, VNIs, route distinguishers."""
 
-    metadata: ObjectMeta
     spec: IndexPoolSpec
     status: PoolStatus = PoolStatus()
     api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
     kind: str = msgspec.field(default_factory=lambda: "IndexPool")
 
-    @property
-    def name(self) -> str:
-        """`metadata.name`."""
-        return self.metadata.name
 
-
-class IPAddressPool(Record, frozen=True):
+class IPAddressPool(APIObject, frozen=True):
     """Single addresses to be handed out: loopbacks, router IDs, VIPs, pods of an L2 network."""
 
-    metadata: ObjectMeta
     spec: IPAddressPoolSpec
     status: PoolStatus = PoolStatus()
     api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
     kind: str = msgspec.field(default_factory=lambda: "IPAddressPool")
 
-    @property
-    def name(self) -> str:
-        """`metadata.name`."""
-        return self.metadata.name
 
-
-class IPPrefixPool(Record, frozen=True):
+class IPPrefixPool(APIObject, frozen=True):
     """Prefixes of one length to be handed out: subnets, node blocks."""
 
-    metadata: ObjectMeta
     spec: IPPrefixPoolSpec
     status: PoolStatus = PoolStatus()
     api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
     kind: str = msgspec.field(default_factory=lambda: "IPPrefixPool")
-
-    @property
-    def name(self) -> str:
-        """`metadata.name`."""
-        return self.metadata.name
 
 
 Pool = IndexPool | IPAddressPool | IPPrefixPool

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 
 from allotment.addressing.address import Prefix, parse_prefix
-from allotment.api.meta import API_VERSION, ObjectMeta, Record, limits
+from allotment.api.meta import API_VERSION, APIObject, Record, limits
 from allotment.api.network import CIDR
 
 __all__ = ["IPReservation", "IPReservationSpec"]
@@ -23,15 +23,9 @@ class IPReservationSpec(Record, frozen=True):
         return tuple(parse_prefix(text) for text in self.reserved_cidrs)
 
 
-class IPReservation(Record, frozen=True):
+class IPReservation(APIObject, frozen=True):
     """Addresses that are never handed out, whatever they lie in."""
 
-    metadata: ObjectMeta
     spec: IPReservationSpec
     api_version: str = msgspec.field(default_factory=lambda: API_VERSION)
     kind: str = msgspec.field(default_factory=lambda: "IPReservation")
-
-    @property
-    def name(self) -> str:
-        """`metadata.name`."""
-        return self.metadata.name
