@@ -8,7 +8,6 @@ when. An object that makes no sense is named as a problem, and what it said befo
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -51,38 +50,41 @@ _CONFIG_HASH = "kubernetes.io/config.hash"
 T = TypeVar("T", Network, Allocation, IPReservation, IPAMConfig)
 
 
-@dataclass(slots=True)
 class _Kind(Generic[T]):
-    """One kind: its Reflector, the latest Snapshot, and what of it makes sense."""
+    """One kind: its latest Snapshot, and what of it makes sense. `selector` chooses the objects that are watched."""
 
-    reflector: Reflector[T]
-    resource: Resource[T]
-    snapshot: Snapshot[T] = field(default_factory=lambda: Snapshot({}, synced=False, lost_contact=None))
-    good: dict[str, T] = field(default_factory=dict)
-    problems: tuple[FileProblem, ...] = ()
-    expected: bool = False
-    """Whether there must be some: an answer without any is asked for twice (I15)."""
-    unsure: bool = False
-    _judged: dict[str, T] = field(default_factory=dict)
+    def __init__(
+        self, client: Client, resource: Resource[T], clock: Clock, log: FilteringBoundLogger, selector: str = ""
+    ) -> None:
+        self.plural = resource.plural
+        self.reflector: Reflector[T] = Reflector(client, resource, clock, field_selector=selector, log=log)
+        self.snapshot: Snapshot[T] = Snapshot({}, synced=False, lost_contact=None)
+        self.good: dict[str, T] = {}
+        self.problems: tuple[FileProblem, ...] = ()
+        self.expected = False
+        """Whether there must be some: a list without any is not believed before the next one says the same (I15)."""
+        self.unsure = False
+        self._doubted = 0  # which list that was
+        self._judged: dict[str, T] = {}
 
     def take(self, snapshot: Snapshot[T]) -> None:
         """A new Snapshot; only what changed is judged again."""
         self.snapshot = snapshot
         self.expected = self.expected or bool(snapshot.items)
-        self.unsure = self.expected and snapshot.synced and not snapshot.items
+        if not self.expected or snapshot.items or not snapshot.synced:
+            self.unsure = False
+        elif not self.unsure:
+            self.unsure, self._doubted = True, snapshot.lists
+        elif snapshot.lists > self._doubted:
+            self.expected = self.unsure = False
         if not self.unsure:
             self._judge(snapshot)
-
-    def believe(self) -> None:
-        """There are really none."""
-        self.expected = self.unsure = False
-        self._judge(self.snapshot)
 
     def _judge(self, snapshot: Snapshot[T]) -> None:
         wrong = {problem.file: problem for problem in self.problems}
         found: list[FileProblem] = []
         for name, item in snapshot.items.items():
-            place = f"{self.resource.plural}/{name}"
+            place = f"{self.plural}/{name}"
             if self._judged.get(name) is item:
                 if place in wrong:
                     found.append(wrong[place])
@@ -94,7 +96,7 @@ class _Kind(Generic[T]):
         for name in self.good.keys() - snapshot.items.keys():
             del self.good[name]
         if snapshot.problem and snapshot.lost_contact is None:  # of objects; what of the line, is no fault of theirs
-            found.append(FileProblem(self.resource.plural, 0, snapshot.problem))
+            found.append(FileProblem(self.plural, 0, snapshot.problem))
         self._judged = dict(snapshot.items)
         self.problems = tuple(sorted(found))
 
@@ -122,18 +124,15 @@ class ClusterSource:
     def __init__(self, client: Client, place: str, node: str, clock: Clock, log: FilteringBoundLogger) -> None:
         self._client = client
         self._place = place
-        self._node = node
         self._clock = clock
         self._log = log
         self._publish: Callable[[View], None] = lambda _: None
         self._view = View()
         self._unsure = asyncio.Event()
-        self._own = f"spec.node={node}"
-        self._networks = _Kind(Reflector(client, NETWORKS, clock, log=log), NETWORKS)
-        self._allocations = _Kind(Reflector(client, ALLOCATIONS, clock, field_selector=self._own, log=log), ALLOCATIONS)
-        self._reservations = _Kind(Reflector(client, RESERVATIONS, clock, log=log), RESERVATIONS)
-        default = f"metadata.name={CONFIG_NAME}"
-        self._configs = _Kind(Reflector(client, CONFIGS, clock, field_selector=default, log=log), CONFIGS)
+        self._networks = _Kind(client, NETWORKS, clock, log)
+        self._allocations = _Kind(client, ALLOCATIONS, clock, log, f"spec.node={node}")
+        self._reservations = _Kind(client, RESERVATIONS, clock, log)
+        self._configs = _Kind(client, CONFIGS, clock, log, f"metadata.name={CONFIG_NAME}")
         self._pods = Reflector(client, PODS, clock, field_selector=f"spec.nodeName={node}", log=log)
         self._pods_now: Snapshot[Pod] = Snapshot({}, synced=False, lost_contact=None)
 
@@ -210,16 +209,19 @@ class ClusterSource:
 
     def _taker(self, kind: _Kind[T]) -> Callable[[Snapshot[T]], None]:
         def take(snapshot: Snapshot[T]) -> None:
+            doubted = kind.unsure
             kind.take(snapshot)
             if kind.unsure:
                 self._unsure.set()
+            elif doubted and not snapshot.items:
+                self._log.warning("none are left", kind=kind.plural)
             self._show()
 
         return take
 
     def _show(self) -> None:
         kinds = (self._networks, self._allocations, self._reservations, self._configs)
-        doubted = " and ".join(kind.resource.plural for kind in (self._networks, self._allocations) if kind.unsure)
+        doubted = " and ".join(kind.plural for kind in (self._networks, self._allocations) if kind.unsure)
         if doubted:
             doubted = f"the API server shows no {doubted} any more, and is asked again before that counts"
         lost = [kind.snapshot.lost_contact for kind in kinds if kind.snapshot.lost_contact is not None]
@@ -238,7 +240,7 @@ class ClusterSource:
                 ),
                 problems=tuple(problem for kind in kinds for problem in kind.problems),
                 warnings=tuple(
-                    FileProblem(kind.resource.plural, 0, kind.snapshot.problem)
+                    FileProblem(kind.plural, 0, kind.snapshot.problem)
                     for kind in kinds
                     if kind.snapshot.lost_contact is not None
                 ),
@@ -259,26 +261,11 @@ class ClusterSource:
         )
 
     async def _ask_again(self) -> None:
-        """Ask live, a while later, for what is not believed to be gone."""
+        """Have read once more, a while later, what is not believed to be gone."""
         while True:
             await self._unsure.wait()
             self._unsure.clear()
             await self._clock.sleep(CONFIRM)
-            await self._look_again(self._networks, "")
-            await self._look_again(self._allocations, self._own)
-            self._show()
-
-    async def _look_again(self, kind: _Kind[T], selector: str) -> None:
-        if not kind.unsure:
-            return
-        try:
-            found = await self._client.list(kind.resource, field_selector=selector)
-        except (TryAgain, failures.Unreadable) as error:
-            self._log.warning("not confirmed", kind=kind.resource.plural, error=error.message)
-            self._unsure.set()
-            return
-        if found.items or found.unread:
-            self._unsure.set()  # the watch will bring them
-        else:
-            self._log.warning("none are left", kind=kind.resource.plural)
-            kind.believe()
+            for kind in (self._networks, self._allocations):
+                if kind.unsure:
+                    kind.reflector.relist()
