@@ -155,7 +155,7 @@ class Agent:
             clock,
             spawn=group.create_task,
             add_wait=settings.add_wait,
-            await_unknown=settings.manifests is None,
+            await_unknown=not settings.standalone,
             gc_enabled=settings.gc,
         )
         self._attachments = attachments
@@ -167,7 +167,7 @@ class Agent:
         attachments.on_change(keeper.poke)
         spool = Spool(settings.spool_dir, attachments, clock, self._metrics, log)
         attachments.before_repeating(spool.settle)
-        cache = ViewCache(started.ledger, local_l2=settings.manifests is not None)
+        cache = ViewCache(started.ledger, local_l2=settings.standalone)
         self._cached = cache.load()
         search = self._orphan_search(book)
         queries = Queries(

@@ -112,7 +112,7 @@ def split_pod(text: str) -> tuple[str, str]:
     return namespace, name
 
 
-def phase_of(name: str, plan: NetworkPlan | None, view: View) -> tuple[Phase, str]:
+def phase_of(name: str, plan: NetworkPlan | None) -> tuple[Phase, str]:
     """What a network is doing here, and why it gives nothing new (empty while it does)."""
     if plan is None:
         return Phase.GONE, f"no object names network {name} any more; what is held of it can still be released"
@@ -124,9 +124,9 @@ def phase_of(name: str, plan: NetworkPlan | None, view: View) -> tuple[Phase, st
     return (Phase.CLOSED if closed else Phase.NOT_ADMITTED), plan.refusal.message
 
 
-def network_report(name: str, plan: NetworkPlan | None, view: View, leases: Sequence[Lease]) -> NetworkReport:
+def network_report(name: str, plan: NetworkPlan | None, leases: Sequence[Lease]) -> NetworkReport:
     """One line of `allotment status`; `leases` are those of the network."""
-    phase, reason = phase_of(name, plan, view)
+    phase, reason = phase_of(name, plan)
     pods = [lease for lease in leases if lease.owner.kind is LeaseKind.POD]
     owners = sorted({who(lease.owner) for lease in pods}) if phase in (Phase.DRAINING, Phase.GONE) else []
     return NetworkReport(

@@ -133,10 +133,7 @@ class Inquiry:
         by_network: dict[str, list[Lease]] = {name: [] for name in self._names()}
         for lease in self._book.leases():
             by_network.setdefault(lease.owner.network, []).append(lease)
-        view = self._view()
-        return tuple(
-            network_report(name, self._book.plan(name), view, leases) for name, leases in sorted(by_network.items())
-        )
+        return tuple(network_report(name, self._book.plan(name), leases) for name, leases in sorted(by_network.items()))
 
     def _names(self) -> list[str]:
         view = self._view()
@@ -172,7 +169,6 @@ class Inquiry:
 
     def utilization(self, query: UtilizationQuery) -> UtilizationReport:
         """The numbers of every network, or of one; empty when nobody knows it."""
-        view = self._view()
         now = self.now()
         found: list[UseReport] = []
         for name in self._names():
@@ -180,7 +176,7 @@ class Inquiry:
             if plan is None or (query.network and name != query.network):
                 continue
             use = self._book.use(name, now)
-            phase, _ = phase_of(name, plan, view)
+            phase, _ = phase_of(name, plan)
             for family in Family:
                 if not any(prefix.family is family for prefix in (*use.subnets, *use.blocks)):
                     continue
@@ -272,7 +268,7 @@ class Inquiry:
         plan = self._book.plan(name)
         view = self._view()
         state = self._book.state_of(name, address, self.now())
-        phase, reason = phase_of(name, plan, view)
+        phase, reason = phase_of(name, plan)
         last, _ = await self._ended(Wanted(network=name, address=str(address)), 1)
         subnet = next((prefix for prefix in plan.subnets if address in prefix), None) if plan is not None else None
         return AddressFacts(

@@ -117,7 +117,7 @@ class Queries:
     def _source_report(self) -> SourceReport:
         view = self._view()
         return SourceReport(
-            kind="cluster" if self._settings.manifests is None else "manifests",
+            kind="manifests" if self._settings.standalone else "cluster",
             place=self._place,
             synced=view.synced,
             doubted=view.doubted,

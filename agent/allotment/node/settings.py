@@ -141,11 +141,16 @@ class Settings:
         return self.socket.parent / "spool"
 
     @property
+    def standalone(self) -> bool:
+        """Whether the objects come from a folder, and not from a cluster."""
+        return self.manifests is not None
+
+    @property
     def runtime_sockets(self) -> tuple[Path, ...]:
         """Where to look for the container runtime; where it isn't to be asked, nowhere."""
         if self.runtime_socket is not None:
             return self.runtime_socket
-        return () if self.manifests is not None else kinds.RUNTIME_SOCKETS
+        return () if self.standalone else kinds.RUNTIME_SOCKETS
 
 
 SETTINGS: Final[tuple[Setting, ...]] = tuple(
