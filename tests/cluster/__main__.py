@@ -20,7 +20,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from cluster.cluster import Cluster, remove_leavings
-from golang import BuildError, cache
+from keeping import BuildError, cache
 from nodes import until
 
 if TYPE_CHECKING:

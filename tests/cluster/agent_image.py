@@ -11,12 +11,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from golang import cache, say
+from keeping import cache, kept, say
 
 __all__ = ["AGENT", "agent_image"]
 
 ROOT = Path(__file__).resolve().parents[2]
 AGENT = "allotment.test/agent:1"
+_CONTAINERFILE = ROOT / "daemonset" / "Containerfile"
+_ARCHIVE = "image.tar"
 _BASE = "allotment.test/base:1"
 _PACKAGES = "python3,python3-venv,ca-certificates"
 _AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
@@ -29,30 +31,21 @@ def agent_image() -> Path:
     with tempfile.TemporaryDirectory(prefix="al-image-") as name:
         work = Path(name)
         wheel = _wheel(work / "dist")
-        digest = hashlib.sha256(
-            wheel.read_bytes() + (ROOT / "daemonset" / "Containerfile").read_bytes() + _PACKAGES.encode()
-        )
-        archive = cache() / f"agent-image-{digest.hexdigest()[:16]}.tar"
-        if not archive.exists():
-            for old in cache().glob("agent-image-*.tar"):
-                old.unlink()
-            _build(work, archive)
-    return archive
+        digest = _digest(wheel.read_bytes(), _CONTAINERFILE.read_bytes(), _PACKAGES.encode())
+        folder = kept("agent-image", digest, lambda folder: _build(work, folder / _ARCHIVE))
+    for old in cache().glob("agent-image-*"):  # hundreds of megabytes each, and of sources that are no more
+        if old.is_dir() and old != folder:
+            shutil.rmtree(old)
+    return folder / _ARCHIVE
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
 def _wheel(folder: Path) -> Path:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(folder),
-        str(ROOT),
-    ]
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    command = [sys.executable, "-m", "pip", "wheel", *options, str(ROOT)]
     subprocess.run(command, check=True, stdout=sys.stderr)
     [wheel] = folder.glob("allotment-*.whl")
     return wheel
@@ -68,32 +61,20 @@ def _build(work: Path, archive: Path) -> None:
     say("building the agent's image")
     _buildah(work, "build", "-t", _BASE, "-f", str(work / "base"), str(work))
     options = ("--build-arg", f"BASE={_BASE}", "--volume", f"{_AUTHORITIES}:{_AUTHORITIES}:ro")
-    _buildah(work, "build", *options, "-t", AGENT, "-f", str(ROOT / "daemonset" / "Containerfile"), str(work))
-    part = archive.with_suffix(".part")
-    part.unlink(missing_ok=True)
-    _buildah(work, "push", AGENT, f"docker-archive:{part}:{AGENT}")
-    part.rename(archive)
+    _buildah(work, "build", *options, "-t", AGENT, "-f", str(_CONTAINERFILE), str(work))
+    _buildah(work, "push", AGENT, f"docker-archive:{archive}:{AGENT}")
 
 
 def _base() -> Path:
     """A small Debian with Python, as an archive."""
-    archive = cache() / f"debian-{hashlib.sha256(_PACKAGES.encode()).hexdigest()[:16]}.tar"
-    if not archive.exists():
-        say("making a Debian base (about 180 MB)")
-        part = archive.with_suffix(".part.tar")
-        left_out = [f"--dpkgopt=path-exclude={pattern}" for pattern in _WITHOUT]
-        command = [
-            "mmdebstrap",
-            "--quiet",
-            "--variant=minbase",
-            f"--include={_PACKAGES}",
-            *left_out,
-            "bookworm",
-            str(part),
-        ]
-        subprocess.run(["nice", *command], check=True, stdout=sys.stderr)
-        part.rename(archive)
-    return archive
+    return kept("debian", _digest(_PACKAGES.encode()), _bootstrap) / _ARCHIVE
+
+
+def _bootstrap(folder: Path) -> None:
+    say("making a Debian base (about 180 MB)")
+    options = [f"--include={_PACKAGES}", *(f"--dpkgopt=path-exclude={pattern}" for pattern in _WITHOUT)]
+    command = ["nice", "mmdebstrap", "--quiet", "--variant=minbase", *options, "bookworm", str(folder / _ARCHIVE)]
+    subprocess.run(command, check=True, stdout=sys.stderr)
 
 
 def _buildah(work: Path, verb: str, *words: str) -> None:

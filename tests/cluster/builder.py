@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from golang import BuildError, built, say
+from golang import built
+from keeping import BuildError, say
 
 if TYPE_CHECKING:
     from golang import Go

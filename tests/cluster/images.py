@@ -16,7 +16,8 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from golang import built, say
+from golang import built
+from keeping import say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster.access import KubectlError
 from cluster.agent_image import AGENT, agent_image
 from kube.cluster_agent import allocation, network
 from nodes import until
@@ -73,8 +74,6 @@ class Installation:
         until(lambda: self._made(item), f"{item['kind']} {item['metadata']['name']} can't be made")
 
     def _made(self, item: dict) -> bool:
-        from cluster.access import KubectlError
-
         try:
             self.cluster.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(item))
         except KubectlError:

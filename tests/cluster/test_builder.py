@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import golang
-from golang import BuildError, built
+import keeping
+from golang import built
+from keeping import BuildError
 
 MODULE = "module example.test/one\n\ngo 1.21\n"
 PROGRAM = """
@@ -74,4 +76,4 @@ def test_a_build_that_fails_says_so_and_leaves_nothing_to_be_taken_for_it(module
     (module / "main.go").write_text("package main\n\nfunc main() { nobody() }\n")
     with pytest.raises(BuildError, match="go build"):
         built("one", sources=module.iterdir(), make=lambda go, folder: go.build(["."], folder, module=module))
-    assert [path.name for path in golang.cache().iterdir() if path.is_dir()] == []
+    assert [path.name for path in keeping.cache().iterdir() if path.is_dir()] == []

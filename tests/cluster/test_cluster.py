@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import golang
+import keeping
 from cluster.cluster import Cluster
 from cluster.images import PAUSE, WEB
 from nodes import until
@@ -161,7 +161,7 @@ def command(tmp_path):
     """Runs `python -m cluster`, with all that was built, but apart from the cluster that a person may have."""
     cache = tmp_path / "cache" / "allotment"
     cache.mkdir(parents=True)
-    for built in golang.cache().glob("*-*"):
+    for built in keeping.cache().glob("*-*"):
         (cache / built.name).symlink_to(built)
     environment = {
         **os.environ,

@@ -1,5 +1,6 @@
 """The agent on a whole cluster, from its image and its DaemonSet: pods start with their ledger's addresses."""
 
+import contextlib
 import ipaddress
 import json
 
@@ -69,13 +70,31 @@ def ready(cluster, app, count):
     return until(found, f"{count} pods of {app} don't get ready", limit=180)
 
 
+@contextlib.contextmanager
+def running(cluster, installed, kind, name, replicas, **spec):
+    """A workload whose pods are ready; it goes in any case, and what its pods had is given back."""
+    cluster.kubectl("apply", "-f", "-", input=json.dumps(workload(kind, name, replicas, **spec)))
+    try:
+        ready(cluster, name, replicas)
+        yield
+    finally:
+        cluster.kubectl("delete", kind.lower(), name)
+    gone(cluster, installed, name)
+
+
+def addresses_of(cluster, installed, app):
+    """Of each pod: its name, its node, the address that the API server shows, and the one that its ledger has."""
+    leases = {node: installed.leases(node) for node in BLOCKS}
+    for one in pods(cluster, app):
+        name, node = one["metadata"]["name"], one["spec"]["nodeName"]
+        yield name, node, one["status"].get("podIP"), leases[node].get(f"default/{name}")
+
+
 def agrees(cluster, installed, app):
     """Each pod has the address that its node's ledger has for it, and no other pod has it (I1)."""
-    leases = {node: installed.leases(node) for node in BLOCKS}
     addresses = {}
-    for one in pods(cluster, app):
-        name, node, address = one["metadata"]["name"], one["spec"]["nodeName"], one["status"]["podIP"]
-        assert leases[node][f"default/{name}"] == address
+    for name, node, address, leased in addresses_of(cluster, installed, app):
+        assert leased == address
         assert any(ipaddress.ip_address(address) in ipaddress.ip_network(block) for block in BLOCKS[node])
         assert address not in addresses, f"{name} and {addresses[address]} both have {address}"
         addresses[address] = name
@@ -91,111 +110,97 @@ def gone(cluster, installed, app):
 
 def test_sixty_pods_start_with_their_ledgers_addresses_and_give_them_back(cluster, installed):
     """I1, I2, I4."""
-    cluster.kubectl("apply", "-f", "-", input=json.dumps(workload("Deployment", "many", MANY)))
-    ready(cluster, "many", MANY)
-    agrees(cluster, installed, "many")
-    [first, second] = [one for one in pods(cluster, "many") if one["spec"]["nodeName"] == "n1"][:2]
-    answer = cluster.kubectl(
-        "exec", first["metadata"]["name"], "--", "/web", "get", f"http://{second['status']['podIP']}:8080/"
-    )
-    assert answer.split()[0] == second["metadata"]["name"]
-    assert "nothing wrong" in installed.ask("n1", "doctor")
-    cluster.kubectl("delete", "deployment", "many")
-    gone(cluster, installed, "many")
+    with running(cluster, installed, "Deployment", "many", MANY):
+        agrees(cluster, installed, "many")
+        [first, second] = [one for one in pods(cluster, "many") if one["spec"]["nodeName"] == "n1"][:2]
+        answer = cluster.kubectl(
+            "exec", first["metadata"]["name"], "--", "/web", "get", f"http://{second['status']['podIP']}:8080/"
+        )
+        assert answer.split()[0] == second["metadata"]["name"]
+        assert "nothing wrong" in installed.ask("n1", "doctor")
 
 
 def test_a_statefulsets_pod_keeps_its_name_and_never_loses_the_address_of_its_successor(cluster, installed):
     """I7: the old pod's DEL comes after the new one's ADD, or before; it releases its own."""
-    cluster.kubectl("apply", "-f", "-", input=json.dumps(workload("StatefulSet", "same", 1, serviceName="same")))
-    for _ in range(10):
-        [before] = ready(cluster, "same", 1)
-        cluster.kubectl("delete", "pod", "same-0", "--force", "--grace-period=0", "--wait=false")
-        until(
-            lambda before=before: any(
-                one["metadata"]["uid"] != before["metadata"]["uid"] for one in pods(cluster, "same")
-            ),
-            "there is no new pod",
-        )
-    ready(cluster, "same", 1)
-    agrees(cluster, installed, "same")
-    cluster.kubectl("delete", "statefulset", "same")
-    gone(cluster, installed, "same")
+    with running(cluster, installed, "StatefulSet", "same", 1, serviceName="same"):
+        for _ in range(10):
+            [before] = ready(cluster, "same", 1)
+            cluster.kubectl("delete", "pod", "same-0", "--force", "--grace-period=0", "--wait=false")
+            until(
+                lambda before=before: any(
+                    one["metadata"]["uid"] != before["metadata"]["uid"] for one in pods(cluster, "same")
+                ),
+                "there is no new pod",
+            )
+        ready(cluster, "same", 1)
+        agrees(cluster, installed, "same")
 
 
 def test_agents_killed_while_pods_come_and_go_lose_nothing(cluster, installed):
     """I1, I2, I11."""
-    cluster.kubectl("apply", "-f", "-", input=json.dumps(workload("Deployment", "churn", 20)))
-    for _ in range(3):
-        for node in BLOCKS:
-            kill_agent(cluster, node)
-        cluster.kubectl("rollout", "restart", "deployment", "churn")
-        cluster.kubectl("rollout", "status", "deployment", "churn", "--timeout=180s", limit=200)
-    ready(cluster, "churn", 20)
-    until(lambda: all_agents_ready(cluster), "the agents are not back", limit=120)
-    agrees(cluster, installed, "churn")
-    cluster.kubectl("delete", "deployment", "churn")
-    gone(cluster, installed, "churn")
+    with running(cluster, installed, "Deployment", "churn", 20):
+        for _ in range(3):
+            for node in BLOCKS:
+                kill_agent(cluster, node)
+            cluster.kubectl("rollout", "restart", "deployment", "churn")
+            cluster.kubectl("rollout", "status", "deployment", "churn", "--timeout=180s", limit=200)
+        ready(cluster, "churn", 20)
+        until(lambda: all_agents_ready(cluster), "the agents are not back", limit=120)
+        agrees(cluster, installed, "churn")
 
 
 def test_without_the_api_server_a_nodes_sandboxes_are_made_anew_and_get_addresses(cluster, installed):
     """I12: all sandboxes of the node die, that of its agent too; the kubelet makes new ones from what it knows."""
-    cluster.kubectl("apply", "-f", "-", input=json.dumps(workload("Deployment", "dark", 6, node="n1")))
-    ready(cluster, "dark", 6)
-    node = cluster.nodes["n1"]
-    before = namespaces(node)
-    cluster.api.stop()
-    try:
-        node.run("pkill", "-KILL", "-x", "pause")
-        until(lambda: len(namespaces(node) - before) == len(before), "no new sandboxes are made", limit=120)
-    finally:
-        cluster.api.start()
-    until(lambda: cluster.ready("n1") and cluster.ready("n2"), "the nodes don't come back", limit=120)
-    until(lambda: all_agents_ready(cluster), "the agents are not back", limit=120)
-    ready(cluster, "dark", 6)
-    until(lambda: agree(cluster, installed, "dark"), "pods and ledger don't come to agree")
-    agrees(cluster, installed, "dark")
-    cluster.kubectl("delete", "deployment", "dark")
-    gone(cluster, installed, "dark")
+    with running(cluster, installed, "Deployment", "dark", 6, node="n1"):
+        node = cluster.nodes["n1"]
+        before = namespaces(node)
+        cluster.api.stop()
+        try:
+            node.run("pkill", "-KILL", "-x", "pause")
+            until(lambda: len(namespaces(node) - before) == len(before), "no new sandboxes are made", limit=120)
+        finally:
+            cluster.api.start()
+        until(lambda: cluster.ready("n1") and cluster.ready("n2"), "the nodes don't come back", limit=120)
+        until(lambda: all_agents_ready(cluster), "the agents are not back", limit=120)
+        ready(cluster, "dark", 6)
+        until(lambda: agree(cluster, installed, "dark"), "pods and ledger don't come to agree")
+        agrees(cluster, installed, "dark")
 
 
 def test_a_rebooted_nodes_pods_get_addresses_anew_and_no_lease_of_before_is_left(cluster, installed):
-    cluster.kubectl("apply", "-f", "-", input=json.dumps(workload("Deployment", "boot", 8, node="n2")))
-    ready(cluster, "boot", 8)
-    cluster.nodes["n2"].reboot()
-    until(lambda: not ready_now(cluster, "boot"), "the pods did not stop", limit=60)
-    ready(cluster, "boot", 8)
-    agrees(cluster, installed, "boot")
-    held = [key for key in installed.leases("n2") if key.startswith("default/boot")]
-    assert len(held) == 8
-    cluster.kubectl("delete", "deployment", "boot")
-    gone(cluster, installed, "boot")
+    with running(cluster, installed, "Deployment", "boot", 8, node="n2"):
+        cluster.nodes["n2"].reboot()
+        until(lambda: not ready_now(cluster, "boot"), "the pods did not stop", limit=60)
+        ready(cluster, "boot", 8)
+        agrees(cluster, installed, "boot")
+        held = [key for key in installed.leases("n2") if key.startswith("default/boot")]
+        assert len(held) == 8
 
 
 def test_a_rolled_daemonset_fails_no_pod(cluster, installed):
     """I11: an upgrade, with pods starting all the while."""
-    cluster.kubectl("apply", "-f", "-", input=json.dumps(workload("Deployment", "roll", 4)))
-    ready(cluster, "roll", 4)
-    cluster.kubectl("rollout", "restart", "daemonset", "allotment-agent", "-n", NAMESPACE)
-    cluster.kubectl("scale", "deployment", "roll", "--replicas=30")
-    cluster.kubectl("rollout", "status", "daemonset", "allotment-agent", "-n", NAMESPACE, "--timeout=180s", limit=200)
-    ready(cluster, "roll", 30)
-    agrees(cluster, installed, "roll")
-    events = cluster.get("events", "--field-selector=reason=FailedCreatePodSandBox")
-    ours = [one["message"] for one in events if one["involvedObject"]["name"].startswith("roll-")]
-    assert ours == []
-    cluster.kubectl("delete", "deployment", "roll")
-    gone(cluster, installed, "roll")
+    with running(cluster, installed, "Deployment", "roll", 4):
+        cluster.kubectl("rollout", "restart", "daemonset", "allotment-agent", "-n", NAMESPACE)
+        cluster.kubectl("scale", "deployment", "roll", "--replicas=30")
+        cluster.kubectl(
+            "rollout", "status", "daemonset", "allotment-agent", "-n", NAMESPACE, "--timeout=180s", limit=200
+        )
+        ready(cluster, "roll", 30)
+        agrees(cluster, installed, "roll")
+        events = cluster.get("events", "--field-selector=reason=FailedCreatePodSandBox")
+        ours = [one["message"] for one in events if one["involvedObject"]["name"].startswith("roll-")]
+        assert ours == []
 
 
 def test_a_drained_network_refuses_and_lets_go_with_the_last_pod(cluster, installed):
     """I5. The last test: the network is gone afterwards."""
-    cluster.kubectl("apply", "-f", "-", input=json.dumps(workload("Deployment", "last", 2, node="n1")))
-    ready(cluster, "last", 2)
-    cluster.kubectl("delete", "allocations.allotment.dev", f"{NETWORK}.n1", "--wait=false")
-    until(lambda: "draining" in installed.ask("n1", "utilization", "-o", "json"), "it does not drain")
-    [found] = [one for one in cluster.get("allocations.allotment.dev") if one["metadata"]["name"] == f"{NETWORK}.n1"]
-    assert "allotment.dev/node" in found["metadata"]["finalizers"]
-    cluster.kubectl("delete", "deployment", "last")
+    with running(cluster, installed, "Deployment", "last", 2, node="n1"):
+        cluster.kubectl("delete", "allocations.allotment.dev", f"{NETWORK}.n1", "--wait=false")
+        until(lambda: "draining" in installed.ask("n1", "utilization", "-o", "json"), "it does not drain")
+        [found] = [
+            one for one in cluster.get("allocations.allotment.dev") if one["metadata"]["name"] == f"{NETWORK}.n1"
+        ]
+        assert "allotment.dev/node" in found["metadata"]["finalizers"]
     until(
         lambda: (
             "allotment.dev/node"
@@ -234,8 +239,4 @@ def namespaces(node):
 
 def agree(cluster, installed, app):
     """Whether the API server shows each pod with its ledger's address; the kubelet reports a moment later."""
-    leases = {node: installed.leases(node) for node in BLOCKS}
-    return all(
-        leases[one["spec"]["nodeName"]].get(f"default/{one['metadata']['name']}") == one["status"].get("podIP")
-        for one in pods(cluster, app)
-    )
+    return all(address == leased for _, _, address, leased in addresses_of(cluster, installed, app))

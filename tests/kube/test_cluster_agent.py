@@ -3,11 +3,10 @@
 import contextlib
 import itertools
 import json
-import time
 
 import pytest
 
-from agents import now, told
+from agents import told
 from kube.cluster_agent import (
     ACCOUNT,
     GUARD,
@@ -23,18 +22,9 @@ from kube.cluster_agent import (
     network,
     patch,
 )
+from nodes import until
 
-PATIENCE = 60.0
 _NUMBERS = itertools.count(1)
-
-
-def until(probe, otherwise="it has not come true"):
-    """Wait until this is true, and return it."""
-    end = now() + PATIENCE
-    while not (found := probe()):
-        assert now() < end, otherwise
-        time.sleep(0.05)
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from golang import BuildError, built, run, say
+from golang import built
+from keeping import BuildError, run, say
 
 if TYPE_CHECKING:
     from golang import Go

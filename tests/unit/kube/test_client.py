@@ -26,16 +26,9 @@ from allotment.kube.failures import (
     failure_of,
 )
 from allotment.kube.resources import ALLOCATIONS, NETWORKS, PODS
-from allotment.testing.api_server import ApiServer
 from kube.following import CLOCK
 
 GUARD, NODE = "allotment.dev/guard", "allotment.dev/node"
-
-
-@pytest.fixture
-async def server():
-    async with ApiServer() as server:
-        yield server
 
 
 @pytest.fixture

@@ -25,12 +25,6 @@ def allocation(network, node="n1", **meta):
 
 
 @pytest.fixture
-async def server():
-    async with ApiServer() as server:
-        yield server
-
-
-@pytest.fixture
 async def client(server):
     async with Client(server.access, CLOCK, timeout=0.5, idle=0.4) as client:
         yield client
