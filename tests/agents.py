@@ -314,7 +314,7 @@ class Agent:
         import msgspec
 
         from allotment.cni.client import Client
-        from allotment.node.reports import LeasesReport
+        from allotment.node.inquiries.reports import LeasesReport
 
         found, more = [], ""
         while True:

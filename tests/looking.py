@@ -24,9 +24,9 @@ from allotment.api.reservation import IPReservation
 from allotment.cni.request import parse_request
 from allotment.cni.server import CniServer, bind
 from allotment.ledger import Ledger
-from allotment.node.attachments import Attachments
+from allotment.node.attaching.attachments import Attachments
+from allotment.node.inquiries.queries import Queries
 from allotment.node.plans import network_plans
-from allotment.node.queries import Queries
 from allotment.node.settings import Settings
 from allotment.node.view import View
 from allotment.node.view_cache import ViewCache

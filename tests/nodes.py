@@ -18,7 +18,7 @@ import yaml
 from agents import PATIENCE, Agent, conf, environment, now
 from allotment.addressing.errors import AllotmentError
 from allotment.cni.client import Client
-from allotment.node.reports import HistoryReport, StatusReport
+from allotment.node.inquiries.reports import HistoryReport, StatusReport
 
 __all__ = ["Answer", "Node", "allocation", "cni_cache_entry", "manifest", "until"]
 

@@ -15,9 +15,9 @@ import structlog
 from agents import PATIENCE, conf, environment, now
 from allotment.cni.client import AsyncClient
 from allotment.node.daemon import Agent
-from allotment.node.manifests import ManifestSource
+from allotment.node.manifests.source import ManifestSource
+from allotment.node.manifests.state_folder import StateFolder
 from allotment.node.settings import Settings
-from allotment.node.state_folder import StateFolder
 from allotment.observe.metrics import Metrics
 from allotment.observe.systemd import Notifier
 from allotment.testing.clock import ManualClock

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from agents import network
-from allotment.node.reports import HistoryReport, LeasesReport, StatusReport
+from allotment.node.inquiries.reports import HistoryReport, LeasesReport, StatusReport
 from allotment.testing.clock import ManualClock
 from cases.inside import Inside
 

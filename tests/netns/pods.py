@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agents import Launcher
-    from allotment.node.reports import LeaseReport
+    from allotment.node.inquiries.reports import LeaseReport
 
 __all__ = ["PodNode", "connects", "run"]
 

@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from allotment.addressing.errors import TryAgain
-from allotment.node.orphan_search import OrphanSearch
+from allotment.node.orphans.search import OrphanSearch
 from allotment.observe.metrics import Metrics
 from containerd import NODE, Containerd, is_there
 from looking import World, allocation, network

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from allotment.node.examination import Examination
-from allotment.node.findings import Severity
-from allotment.node.reports import LeaseReport, LeasesReport, StatusReport, decode_answer
+from allotment.node.doctor.examination import Examination
+from allotment.node.doctor.findings import Severity
+from allotment.node.inquiries.reports import LeaseReport, LeasesReport, StatusReport, decode_answer
 from looking import World, allocation, network
 from namespaces import Namespaces
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from allotment.addressing.address import parse_address, parse_prefix
 from allotment.addressing.lease import Lease, LeaseKind, Moment, Owner
-from allotment.node.orphans import (
+from allotment.node.orphans.verdicts import (
     BETWEEN_LOOKS,
     IN_THE_MAKING,
     YOUNGEST,

@@ -18,7 +18,7 @@ import yaml
 from allotment.api.decoding import decode, is_ours
 from allotment.cli import COMMANDS, command_parser
 from allotment.cni.request import Verb, parse_request
-from allotment.node.manifest_yaml import read_documents
+from allotment.node.manifests.document import read_documents
 from allotment.node.settings import load
 from allotment.observe.clock import SystemClock
 from handbook.matching import agrees

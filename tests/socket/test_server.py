@@ -24,7 +24,7 @@ from allotment.cni.frames import (
     encode_reply,
 )
 from allotment.cni.server import CniServer, Limits, bind
-from allotment.node.turns import Turns
+from allotment.node.attaching.turns import Turns
 from allotment.testing.clock import ManualClock
 from allotment.testing.hostile import HostileClient
 

@@ -15,9 +15,9 @@ from allotment import __version__
 from allotment.addressing.errors import ConfigError
 from allotment.cli import Exit
 from allotment.node.daemon import Agent
-from allotment.node.manifests import ManifestSource
+from allotment.node.manifests.source import ManifestSource
+from allotment.node.manifests.state_folder import StateFolder
 from allotment.node.settings import add_arguments, load
-from allotment.node.state_folder import StateFolder
 from allotment.observe import logs
 from allotment.observe.clock import SystemClock, read_boot_id
 from allotment.observe.metrics import Metrics
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from allotment.node.orphan_search import PodsLook
+    from allotment.node.orphans.search import PodsLook
     from allotment.node.settings import Settings
     from allotment.node.view import Source
     from allotment.observe.clock import Clock

@@ -14,10 +14,10 @@ from allotment.cli import Exit
 from allotment.cli.explanation import as_sentence
 from allotment.cli.informant import informant
 from allotment.cli.output import paint, show_document
-from allotment.node.examination import Examination, Examined
-from allotment.node.findings import Finding, Severity
-from allotment.node.house import plugin_findings
-from allotment.node.reports import LeasesQuery, StatusQuery, StatusReport
+from allotment.node.doctor.examination import Examination, Examined
+from allotment.node.doctor.findings import Finding, Severity
+from allotment.node.doctor.house import plugin_findings
+from allotment.node.inquiries.reports import LeasesQuery, StatusQuery, StatusReport
 from allotment.node.settings import add_arguments
 
 if TYPE_CHECKING:

@@ -13,17 +13,17 @@ from allotment.cli import Exit
 from allotment.cli.explanation import address_sentences, past_sentence
 from allotment.cli.informant import add_places, informant
 from allotment.cli.output import paint, show_document
-from allotment.node.evidence import namespace_gone
-from allotment.node.kept import read_kept
-from allotment.node.reports import Subject, time_of
+from allotment.node.inquiries.kept import read_kept
+from allotment.node.inquiries.reports import Subject, time_of
+from allotment.node.orphans.evidence import namespace_gone
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from allotment.node.kept import KeptDel
-    from allotment.node.reports import ExplainReport
+    from allotment.node.inquiries.kept import KeptDel
+    from allotment.node.inquiries.reports import ExplainReport
 
 __all__ = ["configure", "known", "run", "text"]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from allotment.addressing.state import StateKind
 from allotment.cli.history import REASONS
 from allotment.cli.times import ago, local, span
-from allotment.node.reports import Phase, Subject
+from allotment.node.inquiries.reports import Phase, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
-    from allotment.node.kept import KeptDel
-    from allotment.node.reports import AddressFacts, HistoryEntry, LeaseReport
+    from allotment.node.inquiries.kept import KeptDel
+    from allotment.node.inquiries.reports import AddressFacts, HistoryEntry, LeaseReport
 
 __all__ = ["address_sentences", "as_sentence", "past_sentence"]
 

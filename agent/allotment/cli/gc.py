@@ -13,16 +13,23 @@ from allotment.cli.leases import columns as lease_columns
 from allotment.cli.leases import rows as lease_rows
 from allotment.cli.output import Column, show_rows
 from allotment.cli.searched import Searched
-from allotment.node.evidence import namespace_gone
-from allotment.node.leftovers import BETWEEN_LOOKS, YOUNGEST, Candidate, confirmed, named, whose_namespace_is_gone
-from allotment.node.reports import GcItem, GcQuery, LeasesQuery, time_of
+from allotment.node.inquiries.leftovers import (
+    BETWEEN_LOOKS,
+    YOUNGEST,
+    Candidate,
+    confirmed,
+    named,
+    whose_namespace_is_gone,
+)
+from allotment.node.inquiries.reports import GcItem, GcQuery, LeasesQuery, time_of
+from allotment.node.orphans.evidence import namespace_gone
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from allotment.cli.informant import Informant
-    from allotment.node.reports import LeaseReport
+    from allotment.node.inquiries.reports import LeaseReport
 
 __all__ = ["columns", "configure", "free", "rows", "run"]
 

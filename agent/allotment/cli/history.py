@@ -10,13 +10,13 @@ from allotment.cli.informant import add_places, informant
 from allotment.cli.leases import add_filters
 from allotment.cli.output import Column, show_rows
 from allotment.cli.times import Stamp, local, parse_time, short
-from allotment.node.reports import HistoryQuery, time_of
+from allotment.node.inquiries.reports import HistoryQuery, time_of
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Sequence
 
-    from allotment.node.reports import HistoryEntry
+    from allotment.node.inquiries.reports import HistoryEntry
 
 __all__ = ["REASONS", "columns", "configure", "rows", "run"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 from allotment.addressing.errors import AllotmentError, TryAgain
 from allotment.cli.times import local
 from allotment.cni.client import Client
-from allotment.node.ledger_look import closed_ledger, last_write
-from allotment.node.reports import (
+from allotment.node.inquiries.ledger_look import closed_ledger, last_write
+from allotment.node.inquiries.reports import (
     ExplainQuery,
     ExplainReport,
     GcQuery,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from allotment.node.offline import Offline
+    from allotment.node.inquiries.offline import Offline
     from allotment.node.settings import Settings
     from allotment.observe.clock import Clock
 
@@ -113,7 +113,7 @@ class Informant:
         try:
             return self.agents_leases(query)
         except TryAgain as error:
-            from allotment.node.describe import lease_report  # noqa: PLC0415  # loaded with the ledger alone
+            from allotment.node.inquiries.describe import lease_report  # noqa: PLC0415  # loaded with the ledger alone
 
             return tuple(map(lease_report, self._instead(error).inquiry.leases(query)))
 
@@ -203,7 +203,7 @@ class Informant:
 
     def _ledger(self, *, note: bool) -> Offline:
         if self._offline is None:
-            from allotment.node.offline import Offline  # noqa: PLC0415  # SQLite and the book: only with the agent down
+            from allotment.node.inquiries.offline import Offline  # noqa: PLC0415  # SQLite and the book: only with the agent down
 
             self._offline = Offline(self.settings, self.clock)
             if note:

@@ -9,14 +9,14 @@ from allotment.cli import Exit
 from allotment.cli.informant import add_places, informant
 from allotment.cli.output import Column, show_rows
 from allotment.cli.times import Stamp, local
-from allotment.node.reports import LeasesQuery, time_of
+from allotment.node.inquiries.reports import LeasesQuery, time_of
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from allotment.node.reports import LeaseReport
+    from allotment.node.inquiries.reports import LeaseReport
 
 __all__ = ["add_filters", "columns", "configure", "rows", "run"]
 

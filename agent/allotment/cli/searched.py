@@ -6,12 +6,12 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from allotment.addressing.errors import TryAgain
-from allotment.node.leftovers import BETWEEN_LOOKS, Candidate
-from allotment.node.reports import OrphansQuery, OrphanState
+from allotment.node.inquiries.leftovers import BETWEEN_LOOKS, Candidate
+from allotment.node.inquiries.reports import OrphansQuery, OrphanState
 
 if TYPE_CHECKING:
     from allotment.cli.informant import Informant
-    from allotment.node.reports import OrphanReport, OrphansReport
+    from allotment.node.inquiries.reports import OrphanReport, OrphansReport
 
 __all__ = ["Searched"]
 

@@ -11,13 +11,13 @@ from allotment.cli import Exit
 from allotment.cli.informant import add_places, informant
 from allotment.cli.output import Column, paint, render_rows, show_document
 from allotment.cli.times import ago, local, span
-from allotment.node.reports import Phase
+from allotment.node.inquiries.reports import Phase
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from allotment.node.reports import NetworkReport, ProblemReport, SourceReport, StatusReport
+    from allotment.node.inquiries.reports import NetworkReport, ProblemReport, SourceReport, StatusReport
 
 __all__ = ["configure", "problems", "run", "text"]
 

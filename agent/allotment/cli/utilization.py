@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from allotment.cli import Exit
 from allotment.cli.informant import add_places, informant
 from allotment.cli.output import Column, show_rows
-from allotment.node.reports import UtilizationQuery
+from allotment.node.inquiries.reports import UtilizationQuery
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Sequence
 
-    from allotment.node.reports import BlockUseReport, UseReport
+    from allotment.node.inquiries.reports import BlockUseReport, UseReport
 
 __all__ = ["columns", "configure", "full", "rows", "run"]
 

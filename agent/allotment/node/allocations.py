@@ -21,7 +21,7 @@ from allotment.addressing.plan import Layer
 from allotment.addressing.utilization import of_block
 from allotment.api.allocation import AllocationStatus, BlockUse
 from allotment.api.meta import NODE_FINALIZER, Condition
-from allotment.node.describe import who
+from allotment.node.inquiries.describe import who
 from allotment.node.plans import draining
 from allotment.node.view import View
 

@@ -22,7 +22,7 @@ from allotment.kube.access import find_access
 from allotment.kube.client import Client
 from allotment.kube.reflector import Reflector, Snapshot
 from allotment.kube.resources import ALLOCATIONS, CONFIGS, NETWORKS, PODS, RESERVATIONS
-from allotment.node.orphans import Pods, Unreadable
+from allotment.node.orphans.verdicts import Pods, Unreadable
 from allotment.node.view import FileProblem, View
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from allotment.addressing.errors import AllotmentError, InternalError, LedgerUna
 from allotment.addressing.lease import Cause, LeaseKind
 from allotment.cni.server import CniServer, Limits, bind, refuse_if_answered
 from allotment.node.allocations import AllocationKeeper
-from allotment.node.attachments import Attachments
+from allotment.node.attaching.attachments import Attachments
 from allotment.node.exposition import Gauges, LedgerMeter, SocketWatcher, http_routes
 from allotment.node.handler import CniHandler
-from allotment.node.orphan_search import OrphanSearch
+from allotment.node.inquiries.queries import Queries
+from allotment.node.orphans.search import OrphanSearch
 from allotment.node.plans import network_plans
-from allotment.node.queries import Queries
 from allotment.node.rebuild import Rebuilt, living_namespaces, observe_namespaces, read_cni_cache, rebuild
 from allotment.node.spool import Spool
 from allotment.node.start import Started, start_ledger
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from allotment.cri.runtime import Runtime
-    from allotment.node.orphan_search import PodsLook
+    from allotment.node.orphans.search import PodsLook
     from allotment.node.settings import Settings
     from allotment.node.view import Source
     from allotment.observe.clock import Clock

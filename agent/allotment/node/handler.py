@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from allotment.addressing.book import LeaseBook
     from allotment.addressing.lease import Lease
-    from allotment.node.attachments import Attached, Attachments
+    from allotment.node.attaching.attachments import Attached, Attachments
     from allotment.observe.clock import Clock
     from allotment.observe.metrics import Metrics
 

@@ -21,7 +21,7 @@ from allotment.addressing.address import Address, parse_address
 from allotment.addressing.book import Claimed
 from allotment.addressing.errors import ConfigError, InternalError
 from allotment.addressing.lease import Owner
-from allotment.node.attachments import UNKNOWN_OWNER
+from allotment.node.attaching.attachments import UNKNOWN_OWNER
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from allotment.addressing.lease import Lease
-    from allotment.node.attachments import Attachments
+    from allotment.node.attaching.attachments import Attachments
     from allotment.observe.clock import Clock
     from allotment.observe.metrics import Metrics
 

@@ -8,7 +8,7 @@ from structlog.testing import CapturingLogger
 from allotment.cli import Exit, main
 from allotment.cri.messages import Sandbox
 from allotment.cri.runtime import Runtime
-from allotment.node.orphan_search import OrphanSearch
+from allotment.node.orphans.search import OrphanSearch
 from allotment.observe.metrics import Metrics
 from allotment.testing.cri import FakeRuntime, Fault
 from looking import allocation, flags, network, served

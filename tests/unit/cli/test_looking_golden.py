@@ -7,11 +7,11 @@ import pytest
 
 from allotment.cli import FORMS, doctor, explain, gc, history, leases, status, utilization
 from allotment.cli.output import render_document, render_rows
-from allotment.node.examination import Examined, Skipped
-from allotment.node.findings import Finding, Severity
-from allotment.node.kept import KeptDel
-from allotment.node.leftovers import Candidate
-from allotment.node.reports import (
+from allotment.node.doctor.examination import Examined, Skipped
+from allotment.node.doctor.findings import Finding, Severity
+from allotment.node.inquiries.kept import KeptDel
+from allotment.node.inquiries.leftovers import Candidate
+from allotment.node.inquiries.reports import (
     ExplainReport,
     HistoryReport,
     LeasesReport,

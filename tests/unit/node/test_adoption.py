@@ -5,7 +5,7 @@ from allotment.addressing.edges import block_gateway
 from allotment.addressing.lease import Lease, LeaseKind, Moment, Owner
 from allotment.addressing.plan import BlockPlan, Layer, NetworkPlan
 from allotment.cri.messages import Sandbox
-from allotment.node.adoption import Seen, reconcile
+from allotment.node.orphans.adoption import Seen, reconcile
 
 BLOCK = parse_prefix("10.4.1.0/24")
 PLAN = NetworkPlan(

@@ -21,7 +21,7 @@ from allotment.addressing.errors import (
 from allotment.addressing.lease import Moment
 from allotment.addressing.plan import BlockPlan, Layer, NetworkPlan, Refusal
 from allotment.cni.request import CniRequest, Verb
-from allotment.node.attachments import Attachments
+from allotment.node.attaching.attachments import Attachments
 from allotment.testing.clock import ManualClock, let_run
 from allotment.testing.store import MemoryStore
 

@@ -13,7 +13,7 @@ from allotment.api.meta import GUARD_FINALIZER, NODE_FINALIZER
 from allotment.kube.client import Client
 from allotment.kube.resources import ALLOCATIONS, CONFIGS, NETWORKS, PODS, RESERVATIONS
 from allotment.node.cluster import ClusterSource
-from allotment.node.orphans import Pods, Unreadable
+from allotment.node.orphans.verdicts import Pods, Unreadable
 from allotment.testing.api_server import ApiServer
 from allotment.testing.clock import ManualClock
 from looking import allocation, network, reservation

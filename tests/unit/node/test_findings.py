@@ -9,8 +9,7 @@ from allotment.addressing.address import parse_address, parse_prefix
 from allotment.addressing.errors import ConfigError
 from allotment.addressing.intervals import IntervalSet
 from allotment.addressing.lease import Owner
-from allotment.node.evidence import namespace_gone
-from allotment.node.findings import (
+from allotment.node.doctor.findings import (
     Severity,
     compare_books,
     earlier_boots,
@@ -21,10 +20,11 @@ from allotment.node.findings import (
     remembered_without_lease,
     without_lease,
 )
-from allotment.node.kernel_look import SeenNamespace
-from allotment.node.leftovers import confirmed, named, whose_namespace_is_gone
+from allotment.node.doctor.kernel_look import SeenNamespace
+from allotment.node.inquiries.leftovers import confirmed, named, whose_namespace_is_gone
+from allotment.node.inquiries.reports import LeaseReport, time_of
+from allotment.node.orphans.evidence import namespace_gone
 from allotment.node.rebuild import CachedAttachment
-from allotment.node.reports import LeaseReport, time_of
 
 BLOCKS = IntervalSet.of(parse_prefix("10.4.1.0/24"), parse_prefix("fd00:4::/64"))
 GATEWAYS = IntervalSet.of(parse_address("10.4.1.1"))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from allotment.node import manifest_folder
-from allotment.node.manifest_file import SIZE_LIMIT
-from allotment.node.manifest_folder import ManifestFolder
+from allotment.node.manifests import folder as manifest_folder
+from allotment.node.manifests.file import SIZE_LIMIT
+from allotment.node.manifests.folder import ManifestFolder
 from unit.node.manifest_texts import allocation, network, reservation
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from allotment.addressing.errors import ConfigError, TryAgain
 from allotment.addressing.plan import Layer
 from allotment.api.allocation import Allocation, AllocationSpec, AllocationStatus, BlockUse
 from allotment.api.meta import NODE_FINALIZER, ObjectMeta
-from allotment.node import state_folder
-from allotment.node.manifests import ManifestSource
-from allotment.node.state_folder import StateFolder
+from allotment.node.manifests import state_folder
+from allotment.node.manifests.source import ManifestSource
+from allotment.node.manifests.state_folder import StateFolder
 from allotment.node.view import View
 from allotment.observe.clock import Clock, SystemClock
 from allotment.testing.clock import ManualClock

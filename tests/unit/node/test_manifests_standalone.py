@@ -14,8 +14,16 @@ from allotment.addressing.plan import Layer
 from allotment.api.allocation import AllocationStatus, BlockUse
 from allotment.api.decoding import decode
 from allotment.api.meta import NODE_FINALIZER
-from allotment.node.manifest_yaml import read_documents
-from allotment.node.standalone import AllocationRecord, Told, changed, own_blocks, settle, subnets_in_use, why_not
+from allotment.node.manifests.document import read_documents
+from allotment.node.manifests.standalone import (
+    AllocationRecord,
+    Told,
+    changed,
+    own_blocks,
+    settle,
+    subnets_in_use,
+    why_not,
+)
 from unit.node.manifest_texts import allocation, network
 
 WHEN = "2026-01-01T00:00:00Z"

@@ -14,10 +14,10 @@ from allotment.api.allocation import Allocation, AllocationSpec
 from allotment.api.decoding import decode
 from allotment.api.meta import ObjectMeta
 from allotment.api.names import allocation_name
-from allotment.node.manifest_folder import Served
-from allotment.node.manifest_yaml import read_documents
-from allotment.node.standalone import AllocationRecord, changed
-from allotment.node.state_folder import StateFolder
+from allotment.node.manifests.document import read_documents
+from allotment.node.manifests.folder import Served
+from allotment.node.manifests.standalone import AllocationRecord, changed
+from allotment.node.manifests.state_folder import StateFolder
 from unit.node.manifest_texts import network
 from unit.node.test_manifests_standalone import net, run, told
 
@@ -136,8 +136,8 @@ def test_a_damaged_last_good_state_is_set_aside(folder, content):
 CHILD = """
 import os, sys
 from pathlib import Path
-from allotment.node.state_folder import StateFolder
-from allotment.node.standalone import changed
+from allotment.node.manifests.state_folder import StateFolder
+from allotment.node.manifests.standalone import changed
 folder, call, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 state = StateFolder(folder)
 (record,) = state.load().values()

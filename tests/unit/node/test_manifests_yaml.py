@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allotment.node.manifest_yaml import NODE_LIMIT, ManifestError, read_documents
+from allotment.node.manifests.document import NODE_LIMIT, ManifestError, read_documents
 
 
 def read(text: str):

@@ -12,8 +12,8 @@ from allotment.addressing.address import parse_address
 from allotment.addressing.errors import LedgerUnavailable
 from allotment.cri.messages import LIST, STATUS, Sandbox
 from allotment.cri.runtime import Runtime, find_runtime
-from allotment.node.orphan_search import OrphanSearch
-from allotment.node.orphans import Pods, Unreadable
+from allotment.node.orphans.search import OrphanSearch
+from allotment.node.orphans.verdicts import Pods, Unreadable
 from allotment.observe.clock import SystemClock
 from allotment.observe.metrics import Metrics
 from allotment.testing.clock import let_run

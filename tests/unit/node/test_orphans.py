@@ -4,7 +4,7 @@ import pytest
 
 from allotment.addressing.address import parse_address, parse_prefix
 from allotment.addressing.lease import Lease, LeaseKind, Moment, Owner
-from allotment.node.orphans import Look, Pods, Sandboxes, Unreadable, judge
+from allotment.node.orphans.verdicts import Look, Pods, Sandboxes, Unreadable, judge
 
 BLOCK = parse_prefix("10.4.1.0/24")
 NOBODY = Sandboxes(frozenset())

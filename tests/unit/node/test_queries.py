@@ -11,7 +11,7 @@ from allotment.addressing.errors import ConfigError
 from allotment.addressing.state import StateKind
 from allotment.cni.exchange import Reply
 from allotment.cni.frames import encode_reply
-from allotment.node.queries import ROOM
+from allotment.node.inquiries.queries import ROOM
 from allotment.node.view import FileProblem
 from looking import World, allocation, network, reservation, view_of
 

@@ -11,7 +11,7 @@ from agents import conf, environment
 from allotment.addressing.book import LeaseBook
 from allotment.addressing.lease import Moment
 from allotment.cni.frames import encode_call, encode_spool_entry
-from allotment.node.attachments import Attachments
+from allotment.node.attaching.attachments import Attachments
 from allotment.node.spool import Spool
 from allotment.observe.metrics import Metrics
 from allotment.testing.clock import ManualClock

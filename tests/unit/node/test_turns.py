@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from allotment.cni.begun import begin
-from allotment.node.turns import Turns
+from allotment.node.attaching.turns import Turns
 from allotment.testing.clock import let_run
 
 

@@ -1,8 +1,8 @@
 """Brings together what the manifests say and what the state folder holds, and makes a View of it.
 
-It blocks on the disk and is not safe for two threads: `allotment.node.manifests` calls it off the event loop, one
-call at a time. What lets an address be given is written down before it is shown; what takes that away is shown
-even where it can't be written, and written at the next look.
+It blocks on the disk and is not safe for two threads: `source` calls it off the event loop, one call at a time. What
+lets an address be given is written down before it is shown; what takes that away is shown even where it can't be
+written, and written at the next look.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from allotment.api.ipamconfig import CONFIG_NAME, IPAMConfig
 from allotment.api.names import allocation_name
 from allotment.api.network import Network
 from allotment.api.reservation import IPReservation
-from allotment.node.manifest_folder import ManifestFolder, Reading
-from allotment.node.standalone import AllocationRecord, Told, changed, settle, subnets_in_use, why_not
+from allotment.node.manifests.folder import ManifestFolder, Reading
+from allotment.node.manifests.standalone import AllocationRecord, Told, changed, settle, subnets_in_use, why_not
 from allotment.node.view import FileProblem, View
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from allotment.addressing.address import Prefix
     from allotment.api.allocation import AllocationStatus
-    from allotment.node.manifest_file import Key
-    from allotment.node.manifest_folder import Served
-    from allotment.node.state_folder import StateFolder
+    from allotment.node.manifests.file import Key
+    from allotment.node.manifests.folder import Served
+    from allotment.node.manifests.state_folder import StateFolder
     from allotment.observe.clock import Clock
 
 __all__ = ["ManifestKeeper"]

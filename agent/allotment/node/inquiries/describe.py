@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from allotment.addressing.edges import edge_name
 from allotment.addressing.errors import ConfigError, NetworkClosed, NetworkDraining
 from allotment.addressing.lease import LeaseKind
-from allotment.node.reports import Ended, HistoryEntry, LeaseReport, NetworkReport, Phase, ProblemReport, time_of
+from allotment.node.inquiries.reports import (
+    Ended,
+    HistoryEntry,
+    LeaseReport,
+    NetworkReport,
+    Phase,
+    ProblemReport,
+    time_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

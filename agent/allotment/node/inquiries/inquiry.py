@@ -17,7 +17,7 @@ from allotment.addressing.lease import Moment
 from allotment.addressing.state import StateKind
 from allotment.addressing.utilization import Utilization, of_block, of_network
 from allotment.ledger.history import RowsQuery
-from allotment.node.describe import (
+from allotment.node.inquiries.describe import (
     SHORTEST_PREFIX,
     current_entry,
     held_back,
@@ -28,7 +28,7 @@ from allotment.node.describe import (
     phase_of,
     split_pod,
 )
-from allotment.node.reports import (
+from allotment.node.inquiries.reports import (
     AddressFacts,
     BlockUseReport,
     ExplainReport,

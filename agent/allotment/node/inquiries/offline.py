@@ -13,11 +13,11 @@ from allotment.addressing.book import LeaseBook
 from allotment.addressing.errors import LedgerUnavailable
 from allotment.addressing.lease import Moment
 from allotment.ledger.reader import LedgerReader
-from allotment.node.inquiry import Inquiry
-from allotment.node.kept import count_kept
-from allotment.node.ledger_look import closed_ledger
+from allotment.node.inquiries.inquiry import Inquiry
+from allotment.node.inquiries.kept import count_kept
+from allotment.node.inquiries.ledger_look import closed_ledger
+from allotment.node.inquiries.reports import SourceReport, StatusReport, time_of
 from allotment.node.plans import network_plans
-from allotment.node.reports import SourceReport, StatusReport, time_of
 from allotment.node.view import View
 from allotment.node.view_cache import ViewCache
 

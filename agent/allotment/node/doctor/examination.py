@@ -13,9 +13,7 @@ import msgspec
 
 from allotment.addressing.errors import AllotmentError, LedgerDamaged, LedgerTooNew, TryAgain
 from allotment.addressing.intervals import IntervalSet
-from allotment.node.describe import lease_report
-from allotment.node.evidence import namespace_gone
-from allotment.node.findings import (
+from allotment.node.doctor.findings import (
     Finding,
     Severity,
     compare_books,
@@ -27,17 +25,19 @@ from allotment.node.findings import (
     remembered_without_lease,
     without_lease,
 )
-from allotment.node.house import agent_findings, ledger_findings, spool_findings
-from allotment.node.kernel_look import see_namespaces
-from allotment.node.offline import Offline
+from allotment.node.doctor.house import agent_findings, ledger_findings, spool_findings
+from allotment.node.doctor.kernel_look import see_namespaces
+from allotment.node.inquiries.describe import lease_report
+from allotment.node.inquiries.offline import Offline
+from allotment.node.orphans.evidence import namespace_gone
 from allotment.node.rebuild import read_cni_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from allotment.node.kernel_look import SeenNamespace
+    from allotment.node.doctor.kernel_look import SeenNamespace
+    from allotment.node.inquiries.reports import LeaseReport, StatusReport
     from allotment.node.rebuild import CachedAttachment
-    from allotment.node.reports import LeaseReport, StatusReport
     from allotment.node.settings import Settings
     from allotment.observe.clock import Clock
 
@@ -154,7 +154,7 @@ class Examination:
             ledger.close()
 
     async def _memory_and_disk(self) -> None:
-        """Compare, and where they disagree look again: see `allotment.node.findings` for why three looks."""
+        """Compare, and where they disagree look again: see `allotment.node.doctor.findings` for why three looks."""
         looks: list[tuple[Finding, ...]] = []
         try:
             for number in range(_LOOKS):

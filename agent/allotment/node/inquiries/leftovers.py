@@ -15,7 +15,7 @@ from allotment.addressing.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from allotment.node.reports import LeaseReport
+    from allotment.node.inquiries.reports import LeaseReport
 
 __all__ = ["BETWEEN_LOOKS", "YOUNGEST", "Candidate", "confirmed", "named", "whose_namespace_is_gone"]
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from allotment.addressing.book import Ask
 from allotment.addressing.errors import CheckFailed, LedgerUnavailable, NotAdmitted, NotServing
 from allotment.addressing.lease import Cause, LeaseKind, Moment
-from allotment.node.commits import Commits, Write
-from allotment.node.hearers import Hearers
-from allotment.node.turns import Turns
+from allotment.node.attaching.commits import Commits, Write
+from allotment.node.attaching.hearers import Hearers
+from allotment.node.attaching.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from allotment.addressing.lease import AttachmentKey, Lease, Supposed
     from allotment.addressing.plan import NetworkPlan
     from allotment.cni.request import CniRequest
-    from allotment.node.commits import Store
+    from allotment.node.attaching.commits import Store
     from allotment.observe.clock import Clock
 
 __all__ = ["UNKNOWN_OWNER", "Attached", "Attachments"]

@@ -20,8 +20,8 @@ import msgspec
 
 from allotment.api.network import Network
 from allotment.api.validate import validate_update
-from allotment.node.manifest_file import Found, Key, Manifest, key_of, parse_manifest, read_content
-from allotment.node.manifest_yaml import ManifestError
+from allotment.node.manifests.document import ManifestError
+from allotment.node.manifests.file import Found, Key, Manifest, key_of, parse_manifest, read_content
 from allotment.node.view import FileProblem
 
 if TYPE_CHECKING:

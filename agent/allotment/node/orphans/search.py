@@ -1,8 +1,8 @@
 """The search for orphans: looks every half a minute, and frees the leases whose owners are provably gone.
 
-What is decided, and on what, is in `allotment.node.orphans`; here is who is asked, and in which order: first the
-leases, then the runtime or the pods, then the namespaces of those that are missing there. An address that is given
-meanwhile is younger than the look and not judged by it.
+What is decided, and on what, is in `verdicts`; here is who is asked, and in which order: first the leases, then the
+runtime or the pods, then the namespaces of those that are missing there. An address that is given meanwhile is younger
+than the look and not judged by it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,18 @@ from typing import TYPE_CHECKING, TypeVar
 from allotment.addressing.errors import AllotmentError, LedgerUnavailable
 from allotment.addressing.lease import Cause
 from allotment.cni.frames import LIMIT
-from allotment.node.adopter import Adopter
-from allotment.node.describe import lease_report
-from allotment.node.evidence import namespace_gone
-from allotment.node.orphans import (
+from allotment.node.inquiries.describe import lease_report
+from allotment.node.inquiries.reports import (
+    OrphanReport,
+    OrphansQuery,
+    OrphansReport,
+    OrphanState,
+    decode_question,
+    encode,
+)
+from allotment.node.orphans.adopter import Adopter
+from allotment.node.orphans.evidence import namespace_gone
+from allotment.node.orphans.verdicts import (
     BETWEEN_LOOKS,
     Judged,
     Look,
@@ -30,7 +38,6 @@ from allotment.node.orphans import (
     missing,
     of_a_pod,
 )
-from allotment.node.reports import OrphanReport, OrphansQuery, OrphansReport, OrphanState, decode_question, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,8 +48,8 @@ if TYPE_CHECKING:
     from allotment.addressing.lease import Lease, Moment
     from allotment.cri.messages import Sandbox
     from allotment.cri.runtime import Runtime
-    from allotment.node.adoption import Conflict
-    from allotment.node.attachments import Attachments
+    from allotment.node.attaching.attachments import Attachments
+    from allotment.node.orphans.adoption import Conflict
     from allotment.observe.clock import Clock
     from allotment.observe.metrics import Metrics
 

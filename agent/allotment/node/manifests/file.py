@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from allotment.api.decoding import decode, is_ours
 from allotment.api.shape import shown
-from allotment.node.manifest_yaml import Document, ManifestError, read_documents
+from allotment.node.manifests.document import Document, ManifestError, read_documents
 from allotment.node.view import FileProblem
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from allotment.ledger.failures import free_bytes
-from allotment.node.reports import LedgerReport, time_of
+from allotment.node.inquiries.reports import LedgerReport, time_of
 
 if TYPE_CHECKING:
     import os

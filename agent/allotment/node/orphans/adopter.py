@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from allotment.node.adoption import Seen, reconcile
+from allotment.node.orphans.adoption import Seen, reconcile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from allotment.addressing.lease import Lease, Moment
     from allotment.cri.messages import Sandbox
     from allotment.cri.runtime import Runtime
-    from allotment.node.adoption import Conflict
-    from allotment.node.attachments import Attachments
+    from allotment.node.attaching.attachments import Attachments
+    from allotment.node.orphans.adoption import Conflict
     from allotment.observe.metrics import Metrics
 
 __all__ = ["Adopter"]

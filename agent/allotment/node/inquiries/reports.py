@@ -1,8 +1,8 @@
 """What the CLI asks and what it is told: the one set of types that the agent encodes and the CLI decodes.
 
-The same types are made from the ledger when the agent is down (`allotment.node.offline`). Times are wall time, for
-people (I13), in RFC 3339 on the wire; durations are seconds. Counts that can pass 2^63 are decimal text, as in the
-objects' status. Text that may be missing is empty.
+The same types are made from the ledger when the agent is down, see `offline`. Times are wall time, for people (I13), in
+RFC 3339 on the wire; durations are seconds. Counts that can pass 2^63 are decimal text, as in the objects' status. Text
+that may be missing is empty.
 """
 
 # No postponed annotations here: msgspec reads the types when a class is made.

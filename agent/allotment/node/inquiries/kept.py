@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from allotment.addressing.errors import AllotmentError
-from allotment.node.reports import SpoolReport
+from allotment.node.inquiries.reports import SpoolReport
 from allotment.node.spool import SUFFIX, read_entry
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from allotment.addressing.book import Claimed
 from allotment.addressing.lease import LeaseKind, Owner
-from allotment.node.orphans import BETWEEN_LOOKS
+from allotment.node.orphans.verdicts import BETWEEN_LOOKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

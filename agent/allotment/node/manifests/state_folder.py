@@ -20,17 +20,17 @@ import msgspec
 
 from allotment.addressing.errors import ConfigError
 from allotment.api.decoding import KINDS
-from allotment.node.manifest_file import key_of
-from allotment.node.manifest_folder import Served
-from allotment.node.manifest_yaml import ManifestError, read_documents
-from allotment.node.standalone import RECORD_VERSION, AllocationRecord
+from allotment.node.manifests.document import ManifestError, read_documents
+from allotment.node.manifests.file import key_of
+from allotment.node.manifests.folder import Served
+from allotment.node.manifests.standalone import RECORD_VERSION, AllocationRecord
 from allotment.node.view import FileProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from allotment.node.manifest_file import Key
+    from allotment.node.manifests.file import Key
 
 __all__ = ["StateFolder"]
 

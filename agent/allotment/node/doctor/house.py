@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allotment.ledger.failures import free_bytes
-from allotment.node.findings import Finding, Severity
-from allotment.node.kept import UNREADABLE, count_kept
+from allotment.node.doctor.findings import Finding, Severity
+from allotment.node.inquiries.kept import UNREADABLE, count_kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from allotment.node.reports import StatusReport
+    from allotment.node.inquiries.reports import StatusReport
     from allotment.node.settings import Settings
 
 __all__ = ["agent_findings", "ledger_findings", "plugin_findings", "spool_findings"]

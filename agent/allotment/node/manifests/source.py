@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from allotment.node.folder_watch import FolderWatch
-from allotment.node.manifest_keeper import ManifestKeeper
+from allotment.node.manifests.keeper import ManifestKeeper
 from allotment.node.view import FileProblem, View
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from allotment.api.allocation import Allocation, AllocationStatus
-    from allotment.node.state_folder import StateFolder
+    from allotment.node.manifests.state_folder import StateFolder
     from allotment.observe.clock import Clock
 
 __all__ = ["ManifestSource"]
@@ -36,7 +36,7 @@ _QUIET_LIMIT = 1.0
 
 
 class ManifestSource:
-    """The `Source` that reads a folder; see `allotment.node.standalone` for who is admitted.
+    """The `Source` that reads a folder; see `allotment.node.manifests.standalone` for who is admitted.
 
     `record` and `forget` work at any time, also before and after `run`; a call that is cancelled is still finished,
     so that memory and disk never part.

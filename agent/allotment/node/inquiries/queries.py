@@ -15,12 +15,12 @@ from allotment.addressing.address import parse_address
 from allotment.addressing.errors import ConfigError
 from allotment.addressing.lease import Cause
 from allotment.cni.frames import LIMIT
-from allotment.node.describe import lease_report, problem_reports
-from allotment.node.inquiry import Inquiry
-from allotment.node.kept import count_kept
-from allotment.node.ledger_look import last_write
-from allotment.node.listings import Listings
-from allotment.node.reports import (
+from allotment.node.inquiries.describe import lease_report, problem_reports
+from allotment.node.inquiries.inquiry import Inquiry
+from allotment.node.inquiries.kept import count_kept
+from allotment.node.inquiries.ledger_look import last_write
+from allotment.node.inquiries.listings import Listings
+from allotment.node.inquiries.reports import (
     ExplainQuery,
     GcItem,
     GcKept,
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from allotment.addressing.book import LeaseBook
     from allotment.addressing.lease import Lease
     from allotment.ledger.ledger import Ledger
-    from allotment.node.attachments import Attachments
-    from allotment.node.orphan_search import OrphanSearch
+    from allotment.node.attaching.attachments import Attachments
+    from allotment.node.orphans.search import OrphanSearch
     from allotment.node.settings import Settings
     from allotment.node.spool import Spool
     from allotment.node.view import View
@@ -94,7 +94,7 @@ class Queries:
         self._listings: Listings[Lease] = Listings(clock, ROOM, lambda lease: len(encode(lease_report(lease))) + 1)
 
     def table(self) -> Mapping[str, Callable[[bytes], Awaitable[bytes]]]:
-        """Each question by its name; arguments and answers are the JSON of `allotment.node.reports`."""
+        """Each question by its name; arguments and answers are the JSON of `allotment.node.inquiries.reports`."""
         return {
             "status": self._status,
             "leases": self._leases,

@@ -1,0 +1,1 @@
+"""What `allotment doctor` looks at, and what it finds there."""

@@ -1,0 +1,1 @@
+"""Standalone mode: a folder of manifests as the source of Views, and a state folder for what the agent says."""
