@@ -46,7 +46,8 @@ class Snapshot(Generic[T]):
     `items` are by name, or by `namespace/name`. `synced`: they have been read from the API server at least once.
     `lost_contact` is since when (`Clock.seconds`) they may be out of date, None while they are not. `problem` says
     what is wrong: why there is no contact, or which objects can't be read (those are as they last could be, or
-    missing). `lists` counts how often the whole list has been read.
+    missing). `lists` counts how often the whole list has been read. `unread` are the keys of objects that
+    can't be read.
     """
 
     items: Mapping[str, T]
@@ -54,6 +55,7 @@ class Snapshot(Generic[T]):
     lost_contact: float | None
     problem: str = ""
     lists: int = 0
+    unread: frozenset[str] = frozenset()
 
 
 class Reflector(Generic[T]):
@@ -89,6 +91,7 @@ class Reflector(Generic[T]):
         self._shown = -1  # the version of the last Snapshot
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._reading: asyncio.Timeout | None = None
+        self._again = False  # a list that is under way began before it was asked for
 
     async def run(self, publish: Callable[[Snapshot[T]], None]) -> None:
         """Publish a new Snapshot at each change; never returns.
@@ -117,11 +120,15 @@ class Reflector(Generic[T]):
                 if entry in self._waiting:
                     self._waiting.remove(entry)
 
-    def relist(self) -> None:
-        """Read the whole list again now: for whoever doubts what it says (I15)."""
-        self._version = ""
+    def relist(self) -> int:
+        """Read the whole list again now: for whoever doubts what it says (I15), or wants to know what is there by now.
+
+        Returns what `Snapshot.lists` is, at least, once a list that began after this has been read.
+        """
+        self._version, self._again = "", True
         if self._reading is not None:
             self._reading.reschedule(0)
+        return self._lists + 1
 
     def _shows(self, name: str, wanted: int) -> bool:
         item = self._items.get(name)
@@ -141,6 +148,7 @@ class Reflector(Generic[T]):
                     lost_contact=self._lost,
                     problem="; ".join(problems),
                     lists=self._lists,
+                    unread=frozenset(self._unread),
                 )
             )
             self._told()
@@ -159,7 +167,7 @@ class Reflector(Generic[T]):
         while True:
             self._accepted, ended, asked = None, False, 0.0
             try:
-                if not self._version:
+                while not self._version:
                     await self._read()
                 await self._watch()
                 ended = True
@@ -176,12 +184,15 @@ class Reflector(Generic[T]):
                 await self._backoff.pause(asked)
 
     async def _read(self) -> None:
-        """Take over the whole list."""
+        """Take over the whole list, unless a newer one was asked for meanwhile."""
+        self._again = False
         listing = await self._list()
         if self._items and not listing.items and not listing.unread:
             self._log.warning("the list is empty where there was something; it is asked for again")
             await self._backoff.pause()
             listing = await self._list()
+        if self._again:
+            return
         before, self._items = self._items, {}
         for item in listing.items:
             key = key_of(item.metadata.namespace, item.metadata.name)

@@ -70,9 +70,7 @@ class AllocationKeeper:
     def take(self, view: View) -> None:
         """A new View; it is looked at soon."""
         self._view = view
-        self._draining = any(
-            draining(allocation, view.networks.get(network)) for network, allocation in view.allocations.items()
-        )
+        self._draining = any(draining(allocation, view) for allocation in view.allocations.values())
         self._wake.set()
 
     def poke(self) -> None:
@@ -117,10 +115,10 @@ class AllocationKeeper:
     async def _keep(self, allocation: Allocation, view: View) -> None:
         name = allocation.name
         network = allocation.spec.network
-        reason = draining(allocation, view.networks.get(network))
+        reason = draining(allocation, view)
         ours = NODE_FINALIZER in allocation.metadata.finalizers
         if not reason and not ours:
-            if not view.whole:
+            if not view.whole or network in view.unseen:
                 return
             finalizers = (*allocation.metadata.finalizers, NODE_FINALIZER)
             if await self._source.record(allocation, finalizers=finalizers):

@@ -23,10 +23,11 @@ from allotment.kube.client import Client
 from allotment.kube.reflector import Reflector, Snapshot
 from allotment.kube.resources import ALLOCATIONS, CONFIGS, NETWORKS, PODS, RESERVATIONS
 from allotment.node.orphans.verdicts import Pods, Unreadable
+from allotment.node.unseen import Unseen
 from allotment.node.view import FileProblem, View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AsyncExitStack
     from pathlib import Path
 
@@ -134,6 +135,7 @@ class ClusterSource:
         self._reservations = _Kind(client, RESERVATIONS, clock, log)
         self._configs = _Kind(client, CONFIGS, clock, log, f"metadata.name={CONFIG_NAME}")
         self._pods = Reflector(client, PODS, clock, field_selector=f"spec.nodeName={node}", log=log)
+        self._unseen = Unseen()
         self._pods_now: Snapshot[Pod] = Snapshot({}, synced=False, lost_contact=None)
 
     @property
@@ -238,6 +240,7 @@ class ClusterSource:
                 unadmitted=MappingProxyType(
                     {name: self._why_not(network) for name, network in networks.items() if name not in allocations}
                 ),
+                unseen=MappingProxyType(self._not_seen(allocations)),
                 problems=tuple(problem for kind in kinds for problem in kind.problems),
                 warnings=tuple(
                     FileProblem(kind.plural, 0, kind.snapshot.problem)
@@ -251,6 +254,11 @@ class ClusterSource:
         before, self._view = self._view, view
         if view != before:
             self._publish(view)
+
+    def _not_seen(self, allocations: Mapping[str, Allocation]) -> dict[str, str]:
+        known = self._networks
+        wrong = (known.snapshot.unread | known.snapshot.items.keys()) - known.good.keys()
+        return self._unseen.judge(allocations, known.good, wrong, known.snapshot.lists, known.reflector.relist)
 
     def _why_not(self, network: Network) -> str:
         if network.metadata.deleting:

@@ -123,7 +123,7 @@ class Gauges:
     def drains(self) -> Iterator[Sample]:
         """Pod leases that each drain waits for."""
         for network, allocation in self._view().allocations.items():
-            if draining(allocation, self._view().networks.get(network)):
+            if draining(allocation, self._view()):
                 yield (network,), float(len(leases_left(self._book, network)))
 
 

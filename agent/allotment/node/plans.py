@@ -14,6 +14,7 @@ from allotment.addressing.intervals import IntervalSet
 from allotment.addressing.plan import BlockPlan, Layer, NetworkPlan, Refusal
 from allotment.api.ipamconfig import effective
 from allotment.api.meta import NODE_FINALIZER
+from allotment.node.unseen import is_of
 
 if TYPE_CHECKING:
     from allotment.api.allocation import Allocation
@@ -32,13 +33,17 @@ def network_plans(view: View, node: str) -> tuple[NetworkPlan, ...]:
     )
 
 
-def draining(allocation: Allocation, network: Network | None) -> str:
+def draining(allocation: Allocation, view: View) -> str:
     """Why a node's part of a network is on its way out, for a person; empty while it stays.
 
-    A Network that is absent counts as draining: its guard can lose a race, and nothing may be admitted behind it (I9).
+    A Network that is gone counts as draining: its guard can lose a race, and nothing may be admitted behind it (I9).
+    One that has only not been seen yet says nothing.
     """
-    if network is None:
-        return f"Network {allocation.spec.network} is gone"
+    network = view.networks.get(allocation.spec.network)
+    if network is None or not is_of(allocation, network):
+        gone = allocation.spec.network not in view.unseen
+        another = ", and another one has its name now" if network is not None else ""
+        return f"Network {allocation.spec.network} is gone{another}" if gone else ""
     if network.metadata.deleting:
         return f"Network {network.name} is being deleted"
     if allocation.metadata.deleting:
@@ -74,11 +79,17 @@ def _refusal(
             return Refusal(NetworkDraining, f"network {name} is being deleted and gives nothing new")
         why = view.unadmitted.get(name) or "there is no Allocation for it yet"
         return Refusal(NotAdmitted, f"network {name} is known, but not admitted on node {node}: {why}")
-    reason = draining(allocation, network)
+    reason = draining(allocation, view)
     if reason:
         return Refusal(
             NetworkDraining,
             f"network {name} is draining on node {node}: {reason}; it gives no new address, releases go on",
+        )
+    if name in view.unseen:
+        return Refusal(
+            NotAdmitted,
+            f"network {name} is not served on node {node} yet: {view.unseen[name]}, though it has an Allocation; try "
+            "again shortly",
         )
     if allocation.spec.type is Layer.L2 and not view.local_l2:
         return Refusal(

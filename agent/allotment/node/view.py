@@ -37,15 +37,16 @@ class View:
     """All that a node is told, at one moment.
 
     `networks` are by name; one that is being deleted stays in it, with its `deletionTimestamp`, until this node's
-    Allocation of it has ended. `allocations` are this node's, by network. `unadmitted` says, for a network without
-    an Allocation, why there is none. `problems` are what could not be read or made no sense: the last good state of
-    it is kept. `whole` is false while some of what was given can't be read at all, and may speak of anything: nobody
-    is newly admitted then, and nothing is taken for removed. `warnings` stand in nobody's way. `doubted` says why the
-    source's emptiness is not believed (the View is the last one that was); empty means that it is not doubted.
-    `synced` is false until the source, or what was kept of it, has been read.
-    `lost_contact` is since when (`Clock.seconds`) the source cannot be asked; None while it can. `local_l2` says
-    whether this node gives an L2 network's addresses by itself, as one host alone may; in a cluster they come by
-    Claim.
+    Allocation of it has ended. `allocations` are this node's, by network. `unadmitted` says, for a network without an
+    Allocation, why there is none. `unseen` says, for a network with an Allocation, why its Network is missing
+    although it may be there; a Network that is missing and not among them is gone. `problems` are what could not be
+    read or made no sense: the last good state of it is kept. `whole` is false while some of what was given can't be
+    read at all, and may speak of anything: nobody is newly admitted then, and nothing is taken for removed.
+    `warnings` stand in nobody's way. `doubted` says why the source's emptiness is not believed (the View is the last
+    one that was); empty means that it is not doubted. `synced` is false until the source, or what was kept of it, has
+    been read. `lost_contact` is since when (`Clock.seconds`) the source cannot be asked; None while it can.
+    `local_l2` says whether this node gives an L2 network's addresses by itself, as one host alone may; in a cluster
+    they come by Claim.
     """
 
     networks: Mapping[str, Network] = field(default_factory=lambda: MappingProxyType({}))
@@ -53,6 +54,7 @@ class View:
     reservations: Mapping[str, IPReservation] = field(default_factory=lambda: MappingProxyType({}))
     config: IPAMConfig | None = None
     unadmitted: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    unseen: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[FileProblem, ...] = ()
     warnings: tuple[FileProblem, ...] = ()
     doubted: str = ""

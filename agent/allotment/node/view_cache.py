@@ -75,6 +75,9 @@ class ViewCache:
             allocations=MappingProxyType(allocations),
             reservations=MappingProxyType(reservations),
             config=config,
+            unseen=MappingProxyType(
+                {name: f"Network {name} was not known" for name in allocations if name not in networks}
+            ),
             doubted="what was known before the agent started is served until the source has been read",
             local_l2=self._local_l2,
         )

@@ -229,6 +229,31 @@ async def test_relisting_finds_what_the_watch_did_not_tell(server, client):
         await shown.names("red.n1", "blue.n1", limit=0.3)  # long before the silence would be noticed
 
 
+async def test_a_list_that_is_under_way_is_no_answer_to_who_asks_for_one_now(server, client, monkeypatch):
+    """What it says may be older than the question."""
+    server.put(ALLOCATIONS, allocation("red"))
+    async with following(client, ALLOCATIONS) as shown:
+        await shown.names("red.n1")
+        await watched(server)
+        server.mute_watches()
+        read, gate, lists = asyncio.Event(), asyncio.Event(), client.list
+
+        async def slow(*what, **how):
+            listing = await lists(*what, **how)
+            read.set()
+            await gate.wait()
+            return listing
+
+        monkeypatch.setattr(client, "list", slow)
+        shown.reflector.relist()
+        await read.wait()
+        server.put(ALLOCATIONS, allocation("blue"))
+        answered = shown.reflector.relist()
+        gate.set()
+        answer = await shown.until(lambda it: it.lists >= answered)
+        assert set(answer.items) == {"red.n1", "blue.n1"}
+
+
 async def test_events_in_the_wrong_order_end_in_what_the_server_has(server, client):
     first = server.put(ALLOCATIONS, allocation("red"))
     async with following(client, ALLOCATIONS) as shown:

@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 import pytest
 import structlog
 
-from allotment.addressing.errors import TryAgain
+from allotment.addressing.errors import NotAdmitted, TryAgain
 from allotment.api.allocation import AllocationStatus
 from allotment.api.meta import GUARD_FINALIZER, NODE_FINALIZER
 from allotment.kube.client import Client
 from allotment.kube.resources import ALLOCATIONS, CONFIGS, NETWORKS, PODS, RESERVATIONS
 from allotment.node.cluster import ClusterSource
 from allotment.node.orphans.verdicts import Pods, Unreadable
+from allotment.node.plans import draining, network_plans
 from allotment.testing.api_server import ApiServer
 from allotment.testing.clock import ManualClock
 from looking import allocation, network, reservation
@@ -105,6 +106,68 @@ async def test_changes_are_told_as_they_come():
         await stage.until(lambda: "blue" in stage.view.allocations)
         stage.server.delete(NETWORKS, "blue")
         await stage.until(lambda: "blue" not in stage.view.networks or stage.view.doubted)
+
+
+async def test_a_network_that_is_seen_after_its_allocation_was_never_gone():
+    """Two watches have no order. I11: the ADD that waits for it is not told that the network drains."""
+    async with told() as stage:
+        await stage.until(lambda: stage.views)
+        stage.server.fail("503", verb="list", kind=NETWORKS.full_name, times=3)
+        stage.server.put(*OURS)
+        await stage.until(lambda: "blue" in stage.view.allocations)
+        stage.server.put(*BLUE)
+        await stage.until(lambda: "blue" in stage.view.networks)
+        seen = [view for view in stage.views if "blue" in view.allocations]
+        assert not any(draining(view.allocations["blue"], view) for view in seen)
+        refusals = [plan.refusal for view in seen[:-1] for plan in network_plans(view, NODE)]
+        assert refusals
+        assert all(refusal.error is NotAdmitted and "not been seen yet" in refusal.message for refusal in refusals)
+
+
+async def test_a_network_that_a_newer_list_does_not_hold_is_gone():
+    """I9: nothing is admitted behind it."""
+    async with told(OURS) as stage:
+        await stage.until(lambda: stage.views)
+        await stage.until(lambda: draining(stage.view.allocations["blue"], stage.view), "it is waited for for ever")
+        assert "gone" in draining(stage.view.allocations["blue"], stage.view)
+
+
+async def test_a_network_that_was_seen_and_is_deleted_is_gone_at_once():
+    """I9."""
+    green = (NETWORKS, network("green"))
+    async with told(BLUE, green, OURS) as stage:
+        await stage.until(lambda: stage.views)
+        stage.server.fail("503", verb="list", kind=NETWORKS.full_name, times=1000)
+        stage.server.delete(NETWORKS, "blue")
+        await stage.until(lambda: "blue" not in stage.view.networks)
+        assert "gone" in draining(stage.view.allocations["blue"], stage.view)
+
+
+async def test_another_network_under_the_same_name_is_not_the_allocations():
+    """I9: what the Allocation admits to is known by its UID."""
+    _, mine = OURS
+    async with told(BLUE) as stage:
+        await stage.until(lambda: stage.views)
+        uid = stage.view.networks["blue"].metadata.uid
+        stage.server.put(ALLOCATIONS, {**mine, "spec": {**mine["spec"], "networkUID": uid}})
+        await stage.until(lambda: "blue" in stage.view.allocations)
+        assert not draining(stage.view.allocations["blue"], stage.view)
+        stage.server.change(NETWORKS, "blue", {"metadata": {"finalizers": []}})
+        stage.server.delete(NETWORKS, "blue")
+        stage.server.put(*BLUE)
+        await stage.until(lambda: draining(stage.view.allocations["blue"], stage.view), "it goes on being served")
+
+
+async def test_a_network_that_never_made_sense_is_not_taken_for_gone():
+    odd = network("blue")
+    odd["spec"]["subnets"] = [{"cidr": "10.4.1.1/24", "hostPrefixLength": 26}]
+    async with told((NETWORKS, odd), OURS) as stage:
+        await stage.until(lambda: stage.views)
+        await stage.until(lambda: stage.view.problems)
+        assert not draining(stage.view.allocations["blue"], stage.view)
+        [plan] = network_plans(stage.view, NODE)
+        assert plan.refusal.error is NotAdmitted
+        assert "makes no sense" in plan.refusal.message
 
 
 async def test_the_finalizer_is_put_on_beside_the_guard_and_taken_off_alone():
