@@ -45,9 +45,7 @@ cp "$PLUGINS"/{ptp,bridge,macvlan,portmap,loopback} /opt/cni/bin/
 put() { printf '#!/bin/sh\\nexec "%s" %s "$@"\\n' "$PYTHON" "$2" >"$1"; chmod 755 "$1"; }
 put /opt/allotment/bin/allotment "-m allotment.cli"
 for name in pod systemctl journalctl; do put "/opt/stage/$name" "$HERE/$name.py"; done
-for name in curl systemd-tmpfiles; do # not every machine has them
-    command -v "$name" >/dev/null || put "/opt/stage/$name" "$HERE/${name#systemd-}.py"
-done
+command -v curl >/dev/null || put /opt/stage/curl "$HERE/curl.py" # not every machine has it
 export PATH="/opt/allotment/bin:/opt/stage:/usr/sbin:/usr/bin:/sbin:/bin"
 export NO_COLOR=1 LC_ALL=C.UTF-8
 export CNI_PATH=/opt/cni/bin ALLOTMENT_TIMEOUT_MS=2000

@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -134,12 +136,10 @@ def test_killed_or_replaced_under_a_socket_that_is_passed_on_no_call_fails(make_
                 assert node.run("DEL", f"c{number}").ok
 
 
-@pytest.mark.skipif(shutil.which("systemd-socket-activate") is None, reason="systemd is not installed")
-def test_the_first_call_starts_the_agent_through_systemd(make_node):
-    """By systemd's own hand: it listens, a plugin calls, the agent is started with the socket and answers."""
-    node = make_node(BLUE)
-    with contextlib.ExitStack() as stack:
-        log = stack.enter_context(node.log_file.open("ab"))
+@contextlib.contextmanager
+def activated(node):
+    """The agent's process, once systemd's own tool listens for it; started by the first call, ended by SIGTERM."""
+    with node.log_file.open("ab") as log:
         agent = subprocess.Popen(
             ["systemd-socket-activate", "-l", str(node.socket), sys.executable, "-m", "allotment.cli", "agent"]
             + [str(flag) for flag in node.arguments()],
@@ -147,14 +147,53 @@ def test_the_first_call_starts_the_agent_through_systemd(make_node):
             stdout=log,
             stderr=log,
         )
-        stack.callback(agent.wait)
-        stack.callback(agent.kill)
-        until(node.socket.exists, "systemd does not listen")
+        try:
+            until(node.socket.exists, "systemd does not listen")
+            yield agent
+            agent.terminate()
+            assert agent.wait(60) == 0, node.log()
+        finally:
+            agent.kill()
+            agent.wait()
+
+
+def test_the_first_call_starts_the_agent_through_systemd(make_node):
+    """By systemd's own hand: it listens, a plugin calls, the agent is started with the socket and answers."""
+    node = make_node(BLUE)
+    with activated(node):
         got = node.run("ADD", "c1")
         assert got.ok, (got, node.log())
         assert node.give("c1") == ("10.4.0.2", "fd00:4::2")
-        agent.terminate()
-        assert agent.wait(60) == 0, node.log()
+
+
+@pytest.mark.slow
+def test_an_agent_that_systemd_activates_is_replaced_under_load_and_no_call_fails(make_node):
+    """I11: calls wait in the socket, and for the moment in which there is none, in the plugin."""
+    node = make_node(BLUE)
+    pods = iter(range(10_000))
+    done = threading.Event()
+
+    def load():
+        answers = []
+        while not done.is_set():
+            name = f"c{next(pods)}"
+            answers += [node.run(verb, name) for verb in ("ADD", "ADD", "DEL")]
+        return answers
+
+    with ThreadPoolExecutor(4) as callers:
+        loads = [callers.submit(load) for _ in range(4)]
+        try:
+            for calls in (12, 24, 36):
+                with activated(node):
+                    until(lambda calls=calls: node.log(1 << 24).count('"verb":"ADD"') >= calls, "nobody calls")
+            with activated(node):
+                done.set()
+                answers = [one for each in loads for one in each.result()]
+                until(lambda: node.held() == {}, "something is held though all was given back")
+        finally:
+            done.set()
+    assert [one for one in answers if not one.ok] == []
+    assert len(answers) >= 36
 
 
 async def ends(_publish):

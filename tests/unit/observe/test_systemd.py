@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -168,7 +167,6 @@ def test_a_descriptor_that_is_no_socket_is_said_to_be_none(tmp_path):
             os.close(first)
 
 
-@pytest.mark.skipif(shutil.which("systemd-socket-activate") is None, reason="systemd's tool is not installed")
 def test_systemds_own_activator_hands_over_a_socket_that_works(tmp_path):
     path = tmp_path / "cni.sock"
     program = (
