@@ -7,53 +7,11 @@ import json
 import pytest
 
 from agents import told
-from kube.cluster_agent import (
-    ACCOUNT,
-    GUARD,
-    NAMESPACE,
-    OURS,
-    ClusterAgent,
-    add_node,
-    allocation,
-    create,
-    delete,
-    get,
-    install,
-    network,
-    patch,
-)
+from kube.agent_fixtures import agent, name, server
+from kube.cluster_agent import ACCOUNT, GUARD, NAMESPACE, OURS, allocation, create, delete, get, network, patch
 from nodes import until
 
-_NUMBERS = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def server(crds):
-    install(crds)
-    return crds
-
-
-@pytest.fixture
-def name(server):
-    """Of a node, and with a letter before it of its networks, that no other test has; what is left of them goes."""
-    name = f"ca{next(_NUMBERS)}"
-    add_node(server, name)
-    yield name
-    for plural in ("allocations", "networks"):
-        # A test may have had the API server start anew, which then has to read its own rights first.
-        path = f"/apis/allotment.dev/v1alpha1/{plural}"
-        until(lambda path=path: server.request("GET", path)[0] == 200, "the API server does not list")
-        for item in server.request("GET", path)[1]["items"]:
-            if name in item["metadata"]["name"]:
-                patch(server, plural, item["metadata"]["name"], {"metadata": {"finalizers": []}})
-                delete(server, plural, item["metadata"]["name"])
-    server.kubectl("delete", "node", name)
-
-
-@pytest.fixture
-def agent(launcher, server, name):
-    with ClusterAgent(launcher, server, name) as agent:
-        yield agent
+__all__ = ["agent", "name", "server"]
 
 
 def finalizers(server, allocation_name):

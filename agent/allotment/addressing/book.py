@@ -195,7 +195,7 @@ class LeaseBook:
         if holdings is None or holdings.plan is None:
             raise self._unknown(owner.network)
         if holdings.plan.refusal is not None:
-            raise holdings.plan.refusal.error(holdings.plan.refusal.message)
+            raise holdings.plan.refusal.made()
         if key in self._giving or self._index.of_key(key):
             raise InternalError(
                 f"container {owner.container_id}, interface {owner.interface} already has a lease of network "

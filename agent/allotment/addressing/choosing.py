@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from allotment.addressing.address import Address, Family, Prefix
 from allotment.addressing.errors import AddressUnavailable, ConfigError, Exhausted
+from allotment.addressing.reasons import Reason
 
 if TYPE_CHECKING:
     from allotment.addressing.block import BlockSpace
@@ -36,7 +37,7 @@ def choose(
     """
     wanted = _wanted(holdings, requested)
     if not wanted:
-        raise Exhausted(_no_block(holdings, node))
+        raise _no_block(holdings, node)
     choices: list[Choice] = []
     complete = False
     try:
@@ -116,8 +117,16 @@ def _take_next(holdings: Holdings, family: Family, seconds: float, only: _Only |
     return Choice(Address(family, number), block.prefix, idle)
 
 
-def _no_block(holdings: Holdings, node: str) -> str:
-    return f"no IP addresses available in network {holdings.name} on {node}: 0 of 0 blocks{_no_more(holdings, None)}"
+def _no_block(holdings: Holdings, node: str) -> Exhausted:
+    none = f"no IP addresses available in network {holdings.name} on {node}"
+    pending = holdings.plan.pending if holdings.plan is not None else ()
+    if pending:
+        named = ", ".join(str(prefix) for prefix in pending)
+        return Exhausted(
+            f"{none}: 0 of {len(pending)} blocks; the controller has cut {named} for it and not confirmed it yet",
+            reason=Reason.NOT_CONFIRMED,
+        )
+    return Exhausted(f"{none}: 0 of 0 blocks{_no_more(holdings, None)}", reason=Reason.NO_BLOCK)
 
 
 def _exhausted(holdings: Holdings, family: Family, seconds: float, only: _Only | None, node: str) -> str:

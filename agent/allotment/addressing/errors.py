@@ -21,9 +21,9 @@
     └── CheckFailed           103    CHECK found something other than what ADD gave
 
 Every error carries the code that a CNI runtime is told (CNI spec 1.1.0, section "Error": 1-99 are the
-specification's, 100 and up are the plugin's own) and whether asking again unchanged can help. They are turned
-into an answer in one place, `allotment.cni.answers`. Errors of a library never leave the package that uses it:
-they are chained (`raise … from error`) below one of these.
+specification's, 100 and up are the plugin's own), whether asking again unchanged can help, and its reason as one
+word, which is what Events and conditions say. They are turned into an answer in one place, `allotment.cni.answers`.
+Errors of a library never leave the package that uses it: they are chained (`raise … from error`) below one of these.
 
 A message says what happened, to what, and what to do about it.
 """
@@ -33,6 +33,8 @@ A message says what happened, to what, and what to do about it.
 from __future__ import annotations
 
 from typing import ClassVar
+
+from allotment.addressing.reasons import Reason
 
 __all__ = [
     "AddressUnavailable",
@@ -60,48 +62,60 @@ __all__ = [
 class AllotmentError(Exception):
     """The root of everything we raise on purpose.
 
-    `message` is one sentence for a person; `details` may add what a person needs to look further.
+    `message` is one sentence for a person; `details` may add what a person needs to look further. `reason` is that of
+    the class unless something closer is known.
     """
 
     code: ClassVar[int] = 100
     retryable: ClassVar[bool] = False
+    reason: Reason = Reason.INTERNAL
 
-    def __init__(self, message: str, details: str = "") -> None:
+    def __init__(self, message: str, details: str = "", *, reason: Reason | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.details = details
+        if reason is not None:
+            self.reason = reason
 
 
 class VersionError(AllotmentError):
     """The configuration asks for a CNI version we do not speak."""
 
     code = 1
+    reason = Reason.INVALID
 
 
 class EnvironmentInvalid(AllotmentError):
     """A CNI_* variable is missing or malformed."""
 
     code = 4
+    reason = Reason.INVALID
 
 
 class DecodeError(AllotmentError):
     """Something sent to us cannot be read."""
 
     code = 6
+    reason = Reason.INVALID
 
 
 class ConfigError(AllotmentError):
     """A configuration or an object says something impossible."""
 
     code = 7
+    reason = Reason.INVALID
 
 
 class UnknownNetwork(ConfigError):
     """Nobody has told this node of that network."""
 
+    reason = Reason.UNKNOWN
+
 
 class NetworkDraining(ConfigError):
     """The network is going away here; releases are still accepted."""
+
+    reason = Reason.DRAINING
 
 
 class TryAgain(AllotmentError):
@@ -109,18 +123,25 @@ class TryAgain(AllotmentError):
 
     code = 11
     retryable = True
+    reason = Reason.TEMPORARY
 
 
 class NotAdmitted(TryAgain):
     """The network is known, but this node may not hand out its addresses yet."""
 
+    reason = Reason.NOT_ADMITTED
+
 
 class NetworkClosed(TryAgain):
     """The network keeps what it has on this node and gives nothing new, until it is opened again."""
 
+    reason = Reason.CLOSED
+
 
 class LedgerUnavailable(TryAgain):
     """The lease cannot be put on disk now, so it is not given (I2)."""
+
+    reason = Reason.LEDGER
 
 
 class NotServing(AllotmentError):
@@ -128,6 +149,7 @@ class NotServing(AllotmentError):
 
     code = 50
     retryable = True
+    reason = Reason.NOT_SERVING
 
 
 class LedgerDamaged(NotServing):
@@ -159,12 +181,14 @@ class Exhausted(AllotmentError):
 
     code = 101
     retryable = True
+    reason = Reason.EXHAUSTED
 
 
 class AddressUnavailable(AllotmentError):
     """The address asked for is taken, reserved, excluded or foreign; the message says by whom or why."""
 
     code = 102
+    reason = Reason.UNAVAILABLE
 
 
 class CheckFailed(AllotmentError):

@@ -15,6 +15,7 @@ from allotment.addressing.intervals import IntervalSet
 if TYPE_CHECKING:
     from allotment.addressing.address import Address, Prefix
     from allotment.addressing.errors import AllotmentError
+    from allotment.addressing.reasons import Reason
 
 __all__ = ["BlockPlan", "Layer", "NetworkPlan", "Refusal"]
 
@@ -28,10 +29,23 @@ class Layer(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a network gives nothing new here, as the error an ADD is answered with."""
+    """Why a network gives nothing new here, as the error an ADD is answered with.
+
+    `closer` is the reason where it says more than the error's own.
+    """
 
     error: type[AllotmentError]
     message: str
+    closer: Reason | None = None
+
+    @property
+    def reason(self) -> Reason:
+        """Why, as one word."""
+        return self.closer or self.error.reason
+
+    def made(self) -> AllotmentError:
+        """The error."""
+        return self.error(self.message, reason=self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +70,8 @@ class NetworkPlan:
     `subnets` are the network's own, for telling a foreign address from a known one and for utilization.
     `excluded` comes from the Network, `reserved` from the IPReservations; neither is ever handed out.
     `refusal` set means that nothing new is given at all; releases and CHECK go on.
-    `no_more` completes the message of exhaustion: why no further block can be had.
+    `no_more` completes the message of exhaustion: why no further block can be had. `pending` are the blocks that are
+    cut for this node, and not Confirmed yet.
     """
 
     name: str
@@ -68,3 +83,4 @@ class NetworkPlan:
     reserved: IntervalSet = field(default_factory=IntervalSet)
     refusal: Refusal | None = None
     no_more: str = ""
+    pending: tuple[Prefix, ...] = ()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from allotment.addressing.errors import AllotmentError
 from allotment.cli import COMMANDS, EXIT_MEANINGS, objects_page
+from allotment.node.notices.table import NOTICES
 from allotment.node.settings import SETTINGS
 from allotment.observe.metric_table import METRICS, Kind
 
@@ -74,15 +75,40 @@ def metrics_page() -> str:
 def errors_page() -> str:
     """The error tree, with what a runtime is told."""
     rows = [
-        ("· " * (depth - 1) + f"`{kind.__name__}`", str(kind.code), "yes" if kind.retryable else "no", _doc(kind))
+        (
+            "· " * (depth - 1) + f"`{kind.__name__}`",
+            str(kind.code),
+            "yes" if kind.retryable else "no",
+            f"`{kind.reason}`",
+            _doc(kind),
+        )
         for depth, kind in _tree(AllotmentError, 0)
         if depth
     ]
     return _page(
         "Errors",
         "What a CNI call is answered with. Codes below 100 are the CNI specification's, the others are ours; a dot\n"
-        'marks a special case of the error above. "Again" says whether the same call can succeed later.',
-        _table(("error", "code", "again", "meaning"), rows),
+        'marks a special case of the error above. "Again" says whether the same call can succeed later. "Reason" is\n'
+        "the word that [Events](events.md) have for it, unless a closer one is known.",
+        _table(("error", "code", "again", "reason", "meaning"), rows),
+    )
+
+
+def events_page() -> str:
+    """Every reason of an Event, and of an Allocation's conditions."""
+    rows = [
+        (f"`{reason}`", "Warning" if sort.warning else "Normal", ", ".join(sort.about), sort.meaning)
+        for reason, sort in NOTICES.items()
+    ]
+    return _page(
+        "Events",
+        "What an agent in a cluster says of pods and Networks: `kubectl describe`\n"
+        "shows it, and `kubectl get events`. Events of objects without a namespace are in `default`. What happens\n"
+        "again is counted on the Event that is there, once a minute. One object gets at most ten new Events, then\n"
+        "one a minute; all of a node get fifty, then one in five seconds. What is dropped is counted in the metric\n"
+        "`allotment_event_notes_dropped_total`, and everything by its reason in `allotment_notices_total`.\n"
+        "Without a cluster there are no Events: the log says it, and the metric counts it.",
+        _table(("reason", "type", "of", "meaning"), rows),
     )
 
 
@@ -108,6 +134,7 @@ PAGES = {
     "settings.md": settings_page,
     "metrics.md": metrics_page,
     "errors.md": errors_page,
+    "events.md": events_page,
     "commands.md": commands_page,
     "objects.md": kinds_page,
 }

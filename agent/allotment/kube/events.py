@@ -1,14 +1,15 @@
 """Kubernetes Events (events.k8s.io/v1): what a person sees with `kubectl describe`.
 
 Events are courtesy. Nothing waits for them, and they never cost much: what repeats becomes a count on the Event that
-is there, one object gets only so many, the queue is bounded, and while the server is away the oldest are dropped and
-counted.
+is there, one object gets only so many and so do all together, the queue is bounded, and while the server is away the
+oldest are dropped and counted.
 """
 
 # No postponed annotations here: msgspec reads the types when a class is made.
 import asyncio
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -35,6 +36,8 @@ _QUEUE: Final = 256
 _REMEMBERED: Final = 512
 _BURST: Final = 10  # new Events for one object at once …
 _REFILL_SECONDS: Final = 60.0  # … and then one each minute
+_BURST_IN_ALL: Final = 50  # new Events for all objects together at once …
+_REFILL_IN_ALL: Final = 5.0  # … and then one in so many seconds: when a network is full, each node says so
 _COUNT_SECONDS: Final = 60.0  # how often a count is brought up to date
 _SERIES_SECONDS: Final = 600.0  # what was silent that long is news again
 
@@ -66,12 +69,14 @@ class Event(Record, frozen=True):
 EVENTS: Final[Resource[Event]] = Resource("events.k8s.io", "v1", "events", "Event", Event, namespaced=True)
 
 _Key = tuple[ObjectReference, str, str, str]
+"""Object, type, reason and topic."""
 
 
 @dataclass(slots=True)
 class _Entry:
     """Something that was said, perhaps often. `count` has happened, `told` of it is on the API server."""
 
+    message: str
     first: float
     last: float
     wall: float
@@ -83,14 +88,24 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Bucket:
+    """So many at once, and then one in `refill` seconds."""
+
+    most: float
+    refill: float
     tokens: float
     at: float
+
+    def fill(self, now: float) -> bool:
+        """Put in what came since; whether there is one to take."""
+        self.tokens = min(self.tokens + (now - self.at) / self.refill, self.most)
+        self.at = now
+        return self.tokens >= 1
 
 
 class EventRecorder:
     """Takes notes and makes Events of them. `controller` and `instance` say who reports.
 
-    `dropped` counts the notes that became none.
+    `dropped` counts the notes that became none; `on_drop` hears of each.
     """
 
     def __init__(
@@ -102,6 +117,7 @@ class EventRecorder:
         instance: str = "",
         log: Logger,
         backoff: Backoff | None = None,
+        on_drop: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._client = client
         self._clock = clock
@@ -112,15 +128,27 @@ class EventRecorder:
         self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
         self._queue: OrderedDict[_Key, None] = OrderedDict()
         self._buckets: OrderedDict[ObjectReference, _Bucket] = OrderedDict()
+        self._all = _full(_BURST_IN_ALL, _REFILL_IN_ALL, clock.seconds())
+        self._on_drop = on_drop
         self._wake = asyncio.Event()
         self.dropped = 0
 
-    def note(self, regarding: ObjectReference, reason: str, message: str, type: EventType = "Normal") -> None:  # noqa: A002  # the field's name
+    def note(
+        self,
+        regarding: ObjectReference,
+        reason: str,
+        message: str,
+        type: EventType = "Normal",  # noqa: A002  # the field's name
+        *,
+        topic: str | None = None,
+    ) -> None:
         """Say that something happened to an object: `reason` is one CamelCase word, `message` a sentence.
 
-        Never waits and never fails.
+        What is noted with the same topic (None: the message is it) is one Event, with a count and the first message:
+        the API server lets no message be changed. Never waits and never fails.
         """
-        key = (regarding, type, reason, message[:_NOTE_LIMIT])
+        message = message[:_NOTE_LIMIT]
+        key = (regarding, type, reason, message if topic is None else topic)
         now = self._clock.seconds()
         entry = self._entries.get(key)
         if entry is not None and now - entry.last < _SERIES_SECONDS:
@@ -128,10 +156,10 @@ class EventRecorder:
             entry.last, entry.wall = now, self._clock.wall()
             self._entries.move_to_end(key)
         elif not self._allowed(regarding, now):
-            self.dropped += 1
+            self._drop(1)
             return
         else:
-            self._entries[key] = _Entry(first=now, last=now, wall=self._clock.wall())
+            self._entries[key] = _Entry(message, first=now, last=now, wall=self._clock.wall())
             self._entries.move_to_end(key)
         self._enqueue(key)
 
@@ -162,16 +190,20 @@ class EventRecorder:
                     self._queue.pop(key, None)
 
     def _give_up(self, key: _Key) -> None:
-        self.dropped += 1
+        self._drop(1)
         self._queue.pop(key, None)
         self._entries.pop(key, None)
+
+    def _drop(self, number: int) -> None:
+        self.dropped += number
+        self._on_drop(number)
 
     def _enqueue(self, key: _Key) -> None:
         self._queue[key] = None
         if len(self._queue) > _QUEUE:
             oldest, _ = self._queue.popitem(last=False)
             lost = self._entries.pop(oldest, None)
-            self.dropped += 1 if lost is None else lost.count - lost.told
+            self._drop(1 if lost is None else lost.count - lost.told)
         for old in list(self._entries):
             if len(self._entries) <= _REMEMBERED:
                 break
@@ -180,15 +212,15 @@ class EventRecorder:
         self._wake.set()
 
     def _allowed(self, regarding: ObjectReference, now: float) -> bool:
-        bucket = self._buckets.pop(regarding, None) or _Bucket(float(_BURST), now)
-        bucket.tokens = min(bucket.tokens + (now - bucket.at) / _REFILL_SECONDS, float(_BURST))
-        bucket.at = now
+        """Whether the object, and all together, may have one more new Event; it is then taken from both."""
+        bucket = self._buckets.pop(regarding, None) or _full(_BURST, _REFILL_SECONDS, now)
         self._buckets[regarding] = bucket
         if len(self._buckets) > _REMEMBERED:
             self._buckets.popitem(last=False)
-        if bucket.tokens < 1:
+        if not (bucket.fill(now) and self._all.fill(now)):
             return False
         bucket.tokens -= 1
+        self._all.tokens -= 1
         return True
 
     def _due(self) -> tuple[_Key | None, float]:
@@ -224,7 +256,7 @@ class EventRecorder:
         entry.told, entry.told_at = count, self._clock.seconds()
 
     def _made(self, key: _Key, entry: _Entry, count: int, wall: float) -> Event:
-        regarding, type_, reason, message = key
+        regarding, type_, reason, _ = key
         ago = entry.last - entry.first
         return Event(
             # What belongs to no namespace is told in `default`: the API server takes no other.
@@ -238,10 +270,14 @@ class EventRecorder:
             action=reason[:128],
             reason=reason[:128],
             regarding=regarding,
-            note=message,
+            note=entry.message,
             type=type_,
             series=EventSeries(count, _micro_time(wall)) if count > 1 else None,
         )
+
+
+def _full(most: int, refill: float, now: float) -> _Bucket:
+    return _Bucket(float(most), refill, float(most), now)
 
 
 def _micro_time(wall: float) -> str:

@@ -20,8 +20,10 @@ from allotment.api.validate import validate
 from allotment.kube import failures
 from allotment.kube.access import find_access
 from allotment.kube.client import Client
+from allotment.kube.events import EventRecorder
 from allotment.kube.reflector import Reflector, Snapshot
 from allotment.kube.resources import ALLOCATIONS, CONFIGS, NETWORKS, PODS, RESERVATIONS
+from allotment.node.cluster_events import event_of
 from allotment.node.orphans.verdicts import Pods, Unreadable
 from allotment.node.unseen import Unseen
 from allotment.node.view import FileProblem, View
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from allotment.api.allocation import AllocationStatus
     from allotment.kube.objects import Pod
     from allotment.kube.resources import Resource
+    from allotment.node.notices.notice import Notice
     from allotment.observe.clock import Clock
 
 __all__ = ["CONFIRM", "ClusterSource", "connected"]
@@ -103,16 +106,24 @@ class _Kind(Generic[T]):
 
 
 async def connected(
-    kubeconfig: Path | None, node: str, clock: Clock, log: FilteringBoundLogger, stack: AsyncExitStack
+    kubeconfig: Path | None,
+    node: str,
+    clock: Clock,
+    log: FilteringBoundLogger,
+    stack: AsyncExitStack,
+    *,
+    on_drop: Callable[[float], None] = lambda _: None,
 ) -> ClusterSource:
     """The source of the cluster that `kubeconfig` names, or (None) that this process is a pod of; closed with `stack`.
+
+    `on_drop` hears of notices that became no Event.
 
     Raises:
         ConfigError: there is no such cluster to be found; the message says what to do.
     """
     access = await find_access(kubeconfig)
     client = await stack.enter_async_context(Client(access, clock, user_agent="allotment-agent"))
-    return ClusterSource(client, access.server, node, clock, log)
+    return ClusterSource(client, access.server, node, clock, log, on_drop=on_drop)
 
 
 class ClusterSource:
@@ -122,7 +133,16 @@ class ClusterSource:
     Allocation is doubted even then, and that is published.
     """
 
-    def __init__(self, client: Client, place: str, node: str, clock: Clock, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        client: Client,
+        place: str,
+        node: str,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        *,
+        on_drop: Callable[[float], None] = lambda _: None,
+    ) -> None:
         self._client = client
         self._place = place
         self._clock = clock
@@ -137,6 +157,7 @@ class ClusterSource:
         self._pods = Reflector(client, PODS, clock, field_selector=f"spec.nodeName={node}", log=log)
         self._unseen = Unseen()
         self._pods_now: Snapshot[Pod] = Snapshot({}, synced=False, lost_contact=None)
+        self._events = EventRecorder(client, clock, instance=node, log=log, on_drop=on_drop)
 
     @property
     def place(self) -> str:
@@ -154,6 +175,7 @@ class ClusterSource:
             group.create_task(self._configs.reflector.run(self._taker(self._configs)))
             group.create_task(self._pods.run(self._take_pods))
             group.create_task(self._ask_again())
+            group.create_task(self._events.run())
 
     def pods(self) -> Pods | Unreadable:
         """The pods that are bound to this node, by UID, or why that isn't known now.
@@ -176,6 +198,12 @@ class ClusterSource:
                 if uid
             )
         )
+
+    def tell(self, notice: Notice) -> None:
+        """Have an Event made of a notice, soon."""
+        told = event_of(notice, self._view)
+        if told is not None:
+            self._events.note(told.regarding, told.reason, told.message, told.type, topic=told.topic)
 
     async def record(
         self, seen: Allocation, *, finalizers: Sequence[str] | None = None, status: AllocationStatus | None = None

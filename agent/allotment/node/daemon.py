@@ -23,6 +23,7 @@ from allotment.node.attaching.attachments import Attachments
 from allotment.node.exposition import Gauges, LedgerMeter, SocketWatcher, http_routes
 from allotment.node.handler import CniHandler
 from allotment.node.inquiries.queries import Queries
+from allotment.node.notices.board import Notices
 from allotment.node.orphans.search import OrphanSearch
 from allotment.node.plans import network_plans
 from allotment.node.rebuild import Rebuilt, living_namespaces, observe_namespaces, read_cni_cache, rebuild
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from allotment.cri.runtime import Runtime
+    from allotment.node.notices.notice import Notice
     from allotment.node.orphans.search import PodsLook
     from allotment.node.settings import Settings
     from allotment.node.view import Source
@@ -67,7 +69,7 @@ class Agent:
 
     `make_source` is given the state of the ledger's folder once it is locked; `listener` is a socket that somebody
     opened for us (socket activation), else one is bound at the configured path. `pods` says which pods are bound to
-    this node, where there is a cluster to ask.
+    this node, where there is a cluster to ask; `events` takes notices, where they are made Events of.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Agent:
         make_source: Callable[[], Source],
         listener: socket.socket | None = None,
         pods: PodsLook | None = None,
+        events: Callable[[Notice], None] | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -90,6 +93,7 @@ class Agent:
         self._make_source = make_source
         self._listener = listener
         self._pods = pods
+        self._notices = Notices(metrics, events)
         self._stop = asyncio.Event()
         self._view = View()
         self._cached: View | None = None
@@ -182,7 +186,7 @@ class Agent:
             not_ready=lambda: self._starting or self._out_of_step,  # it looks at the ledger itself
             orphans=search,
         )
-        handler = CniHandler(attachments, book, clock, self._metrics, log, queries.table())
+        handler = CniHandler(attachments, book, clock, self._metrics, log, self._notices, queries.table())
         spool.prepare()
         server = CniServer(
             handler,

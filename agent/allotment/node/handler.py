@@ -13,6 +13,7 @@ from allotment.cni.answers import answer
 from allotment.cni.exchange import SPOOL, Call, Reply
 from allotment.cni.request import CniRequest, Verb, parse_request
 from allotment.cni.versions import told_version, version_result
+from allotment.node.notices.refusals import refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from allotment.addressing.book import LeaseBook
     from allotment.addressing.lease import Lease
     from allotment.node.attaching.attachments import Attached, Attachments
+    from allotment.node.notices.board import Notices
     from allotment.observe.clock import Clock
     from allotment.observe.metrics import Metrics
 
@@ -38,6 +40,7 @@ class CniHandler:
         clock: Clock,
         metrics: Metrics,
         log: FilteringBoundLogger,
+        notices: Notices,
         queries: Mapping[str, Callable[[bytes], Awaitable[bytes]]],
     ) -> None:
         self._attachments = attachments
@@ -45,6 +48,7 @@ class CniHandler:
         self._clock = clock
         self._metrics = metrics
         self._log = log
+        self._notices = notices
         self._queries = queries
         self._attached: dict[str, Attached] = {}
         self._hang_ups = metrics.count("hang_ups_total")
@@ -175,6 +179,9 @@ class CniHandler:
             "outcome": outcome or ("ok" if error is None else "refused" if code != 100 else "failed"),
         }
         fields = {name: value for name, value in fields.items() if value is not None}
+        if error is not None and request is not None and request.verb is Verb.ADD:
+            reason, message, subjects = refusal_of(request, error)
+            self._notices.tell(reason, message, *subjects)
         if error is None:
             self._log.info("cni call", **fields)
         elif isinstance(error, AllotmentError) and code != 100:

@@ -12,6 +12,7 @@ from allotment.addressing.edges import block_gateway
 from allotment.addressing.errors import ConfigError, NetworkClosed, NetworkDraining, NotAdmitted
 from allotment.addressing.intervals import IntervalSet
 from allotment.addressing.plan import BlockPlan, Layer, NetworkPlan, Refusal
+from allotment.addressing.reasons import Reason
 from allotment.api.ipamconfig import effective
 from allotment.api.meta import NODE_FINALIZER
 from allotment.node.unseen import is_of
@@ -68,6 +69,9 @@ def _plan(
         reserved=reserved,
         refusal=_refusal(name, network, allocation, view, node) or _all_closed(name, network, blocks),
         no_more=_no_more(network, blocks),
+        pending=tuple(block.prefix for block in allocation.spec.blocks if block.state == "Pending")
+        if allocation
+        else (),
     )
 
 
@@ -78,7 +82,8 @@ def _refusal(
         if network is not None and network.metadata.deleting:
             return Refusal(NetworkDraining, f"network {name} is being deleted and gives nothing new")
         why = view.unadmitted.get(name) or "there is no Allocation for it yet"
-        return Refusal(NotAdmitted, f"network {name} is known, but not admitted on node {node}: {why}")
+        message = f"network {name} is known, but not admitted on node {node}: {why}"
+        return Refusal(NotAdmitted, message, Reason.NO_ALLOCATION)
     reason = draining(allocation, view)
     if reason:
         return Refusal(

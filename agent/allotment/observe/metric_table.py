@@ -140,6 +140,18 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric("adopted_leases_total", Kind.COUNTER, "Leases given to running pods that had none.", {}),
     Metric("address_conflicts", Kind.GAUGE, "Addresses that two pods use, as two looks in a row showed.", {}),
+    Metric(
+        "notices_total",
+        Kind.COUNTER,
+        "What happened that people should know of, by its reason; in a cluster Events tell it as well.",
+        {"reason": ()},
+    ),
+    Metric(
+        "event_notes_dropped_total",
+        Kind.COUNTER,
+        "Notices that became no Event: too many at once, or the API server was away or refused them.",
+        {},
+    ),
     Metric("source_problems", Kind.GAUGE, "Objects or files that can't be used; `allotment status` names them.", {}),
     Metric(
         "log_lines_dropped_total",

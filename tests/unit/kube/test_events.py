@@ -43,11 +43,16 @@ def told(server):
     )
 
 
+def answered(recorder):
+    """Whether the recorder has the server's answer to all it has sent: from then on its times count."""
+    return all(entry.told for entry in recorder._entries.values())
+
+
 async def test_what_repeats_becomes_a_count_that_is_told_once_a_minute():
     clock = ManualClock()
     async with ApiServer() as server, recording(server, clock) as recorder:
         recorder.note(pod(), "Refused", "no address")
-        await until(lambda: told(server), "it is not told")
+        await until(lambda: told(server) and answered(recorder), "it is not told")
         for _ in range(20):
             recorder.note(pod(), "Refused", "no address")
         await let_run()
@@ -74,12 +79,44 @@ async def test_one_object_gets_only_so_many():
         await until(lambda: ("Refused", "once more", 1) in told(server), "it is not told")
 
 
+async def test_all_objects_together_get_only_so_many():
+    clock = ManualClock()
+    async with ApiServer() as server, recording(server, clock) as recorder:
+        for number in range(10_000):
+            recorder.note(pod(number), "Refused", "no address")
+        await until(lambda: len(told(server)) == 50, "fifty are not told")
+        assert recorder.dropped == 9950
+        assert len(recorder._buckets) <= 512
+        clock.advance(5)
+        recorder.note(pod(0), "Refused", "no address")  # a count is no new Event
+        recorder.note(pod(77), "Refused", "no address")
+        await until(lambda: len(told(server)) == 51, "one more is not told")
+        assert recorder.dropped == 9950
+
+
+async def test_what_is_of_one_topic_is_one_event_whatever_its_figures():
+    clock = ManualClock()
+    async with ApiServer() as server, recording(server, clock) as recorder:
+        for number in range(30):
+            recorder.note(pod(), "Exhausted", f"{number} cooling", topic="")
+        recorder.note(pod(), "Draining", "3 left")
+        recorder.note(pod(), "Draining", "1 left")
+        await until(lambda: len(told(server)) == 3, "three are not told")
+        assert told(server) == [
+            ("Draining", "1 left", 1),
+            ("Draining", "3 left", 1),
+            ("Exhausted", "0 cooling", 30),
+        ]
+        assert recorder.dropped == 0
+
+
 async def test_while_the_server_is_away_the_oldest_are_dropped_and_counted():
     clock = ManualClock()
     async with ApiServer() as server, recording(server, clock) as recorder:
         await server.stop()
         for number in range(1000):
             recorder.note(pod(number), "Refused", "no address")
+            clock.advance(5)  # no faster than all objects together may have new ones
         assert len(recorder._queue) == 256
         assert len(recorder._entries) <= 512
         assert recorder.dropped == 744
@@ -94,7 +131,7 @@ async def test_an_event_that_expired_is_made_anew():
     clock = ManualClock()
     async with ApiServer() as server, recording(server, clock) as recorder:
         recorder.note(pod(), "Refused", "no address")
-        await until(lambda: told(server), "it is not told")
+        await until(lambda: told(server) and answered(recorder), "it is not told")
         name = server.objects.list(EVENTS)[0]["metadata"]["name"]
         server.delete(EVENTS, name, namespace="default")
         recorder.note(pod(), "Refused", "no address")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from allotment.addressing.book import Ask
 from allotment.addressing.errors import CheckFailed, LedgerUnavailable, NotAdmitted, NotServing
 from allotment.addressing.lease import Cause, LeaseKind, Moment
+from allotment.addressing.reasons import Reason
 from allotment.node.attaching.commits import Commits, Write
 from allotment.node.attaching.hearers import Hearers
 from allotment.node.attaching.turns import Turns
@@ -394,7 +395,10 @@ class Attachments:
 
     def _refuse_new(self, network: str) -> None:
         if self._not_serving:
-            raise NotAdmitted(f"network {network} gives no new address now: {self._not_serving}; try again shortly")
+            raise NotAdmitted(
+                f"network {network} gives no new address now: {self._not_serving}; try again shortly",
+                reason=Reason.STARTING,
+            )
 
     def _keys_of(self, request: CniRequest) -> list[AttachmentKey]:
         """The attachments that a DEL means: by container ID and interface, in its network or (cut down) in all."""

@@ -1,0 +1,1 @@
+"""What the agent says happened, for the objects that a person would look at."""

@@ -1,0 +1,49 @@
+"""A notice: that something happened to an object. Which words it may use is in `allotment.node.notices.table`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from allotment.node.notices.table import About
+
+if TYPE_CHECKING:
+    from allotment.addressing.lease import Owner
+    from allotment.addressing.reasons import Reason
+
+__all__ = ["Notice", "Subject", "network", "pod_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The object that a notice is about."""
+
+    about: About
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that happened: why or what in one word, and in one sentence."""
+
+    reason: Reason
+    subject: Subject
+    message: str
+
+
+def pod_of(owner: Owner) -> Subject | None:
+    """The pod that a lease belongs to; None where its owner is none (nerdctl's containers, a rebuild's guesses).
+
+    The UID is the one that the runtime knows; of a static pod it is the hash of its file, by which `kubectl describe`
+    looks for its Events.
+    """
+    if not owner.pod_name or not owner.pod_namespace:
+        return None
+    return Subject(About.POD, owner.pod_name, owner.pod_namespace, owner.pod_uid)
+
+
+def network(name: str) -> Subject:
+    """The Network."""
+    return Subject(About.NETWORK, name)

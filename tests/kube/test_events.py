@@ -1,0 +1,128 @@
+"""What a person finds with kubectl after something went wrong: the agent's Events on a real API server, with the roles
+that are installed with it."""
+
+import json
+
+import pytest
+
+from kube.agent_fixtures import agent, name, server
+from kube.cluster_agent import allocation, create, delete, network, patch
+from nodes import until
+
+__all__ = ["agent", "name", "server"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def namespace(server):
+    """Where the pods of `agents.environment` are."""
+    if server.request("GET", "/api/v1/namespaces/test")[0] != 200:
+        server.kubectl("create", "namespace", "test")
+
+
+def events(server, kind, name, namespace=""):
+    """Reason to Event, of those that `kubectl describe` shows for an object."""
+    wanted = f"regarding.kind={kind},regarding.name={name}"
+    where = f"/apis/events.k8s.io/v1/namespaces/{namespace or 'default'}/events?fieldSelector={wanted}"
+    status, answer = server.request("GET", where)
+    assert status == 200, answer
+    return {item["reason"]: item for item in answer["items"]}
+
+
+def of_pod(server, pod, reason):
+    """The Event of that reason on a pod, once it is there."""
+    return until(lambda: events(server, "Pod", pod, "test").get(reason), f"there is no Event {reason} on {pod}")
+
+
+def refused(agent, container, net, **more):
+    reply = agent.ask("ADD", container, network=net, **more)
+    assert reply.exit_code, reply.body
+    return json.loads(reply.body)
+
+
+def admitted(server, name, *blocks, state="Confirmed", **spec):
+    net = f"n{name}"
+    made = create(server, network(net, **spec))
+    item = allocation(made, name, *blocks)
+    for block in item["spec"]["blocks"]:
+        block["state"] = state
+    create(server, item)
+    return net
+
+
+def test_a_full_network_is_told_on_the_pod_and_on_the_network(server, name, agent):
+    agent.start()
+    net = admitted(server, name, "10.71.0.0/31")
+    for container in (f"{name}-a", f"{name}-b"):
+        assert not agent.ask("ADD", container, network=net).exit_code
+    error = refused(agent, f"{name}-c", net)
+    event = of_pod(server, f"{name}-c", "AddressesExhausted")
+    assert event["note"] == error["msg"]
+    assert event["type"] == "Warning"
+    assert event["regarding"]["uid"] == f"uid-{name}-c"
+    assert event["reportingController"] == "allotment.dev/agent"
+    assert event["reportingInstance"] == name
+    of_network = until(lambda: events(server, "Network", net).get("AddressesExhausted"), "the Network has none")
+    assert f"on {name}" in of_network["note"]
+    assert "2 of 2 in use" in server.kubectl("describe", "networks.allotment.dev", net)
+
+
+def test_what_fails_again_and_again_stays_one_event(server, name, agent):
+    agent.start()
+    net = admitted(server, name, "10.71.0.0/32")
+    assert not agent.ask("ADD", f"{name}-a", network=net).exit_code
+    for number in range(200):
+        refused(agent, f"{name}-{number % 100}", net)
+    of_pod(server, f"{name}-0", "AddressesExhausted")
+    told = lambda: server.request("GET", "/apis/events.k8s.io/v1/namespaces/test/events")[1]["items"]  # noqa: E731
+    mine = [item for item in told() if item["regarding"]["name"].startswith(f"{name}-")]
+    assert len(mine) <= 51
+    assert len(events(server, "Network", net)) == 1
+
+
+def pending(server, name):
+    return admitted(server, name, "10.71.0.0/31", state="Pending")
+
+
+def closed(server, name):
+    net = admitted(server, name, "10.71.0.0/31")
+    patch(server, "allocations", f"{net}.{name}", {"spec": {"closed": True}})
+    return net
+
+
+def draining(server, name):
+    net = admitted(server, name, "10.71.0.0/31")
+    delete(server, "networks", net)
+    return net
+
+
+def without_allocation(server, name):
+    create(server, network(f"n{name}"))
+    return f"n{name}"
+
+
+@pytest.mark.parametrize(
+    ("make", "reason", "says"),
+    [
+        pytest.param(lambda *_: "nowhere", "NetworkUnknown", "nowhere is not known", id="unknown"),
+        pytest.param(without_allocation, "NoAllocation", "controller", id="no Allocation"),
+        pytest.param(admitted, "NoBlock", "0 of 0 blocks", id="no block"),
+        pytest.param(pending, "BlockNotConfirmed", "10.71.0.0/31", id="pending"),
+        pytest.param(closed, "NetworkClosed", "closed", id="closed"),
+        pytest.param(draining, "NetworkDraining", "being deleted", id="draining"),
+    ],
+)
+def test_why_a_pod_gets_no_address_is_told_on_the_pod(server, name, agent, make, reason, says):
+    net = make(server, name)
+    agent.start()
+    pod = f"{name}-c"
+    until(lambda: refused(agent, pod, net) and events(server, "Pod", pod, "test").get(reason), f"no Event {reason}")
+    assert says in of_pod(server, pod, reason)["note"]
+
+
+def test_an_address_that_is_asked_for_and_taken_is_told_with_its_holder(server, name, agent):
+    agent.start()
+    net = admitted(server, name, "10.71.0.0/31")
+    assert not agent.ask("ADD", f"{name}-a", network=net).exit_code
+    arguments = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=test;K8S_POD_NAME={name}-b;K8S_POD_UID=u;IP=10.71.0.0"
+    assert refused(agent, f"{name}-b", net, CNI_ARGS=arguments)["code"] == 102
+    assert f"{name}-a" in of_pod(server, f"{name}-b", "AddressUnavailable")["note"]
