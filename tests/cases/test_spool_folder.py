@@ -26,8 +26,10 @@ def keep(node, container):
 def litter(folder):
     """Everything but a file with a DEL in it."""
     os.mkfifo(folder / PIPE)
-    (folder / FOLDER).mkdir()
-    (folder / FOLDER / "within").write_text("x")
+    draft = folder / ".draft"  # the agent looks at once
+    draft.mkdir()
+    (draft / "within").write_text("x")
+    draft.rename(folder / FOLDER)
     (folder / LINK).symlink_to("/dev/zero")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(folder / SOCKET))

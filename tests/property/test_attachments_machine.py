@@ -119,6 +119,10 @@ class Machine(RuleBasedStateMachine):
         task.add_done_callback(done)
         return task
 
+    def of_this_boot(self, leases) -> list:
+        """Without those that a broken disk kept from ending with their boot: they only wait to be released."""
+        return [lease for lease in leases if lease.since.boot == self.clock.boot]
+
     def now(self) -> Moment:
         return Moment(self.clock.boot, self.clock.seconds())
 
@@ -269,7 +273,8 @@ class Machine(RuleBasedStateMachine):
         """CNI GC: what isn't listed goes; what was told within the same instant, or is in flight, stays."""
         began = self.now()
         listed = frozenset((pod, "eth0") for pod in valid)
-        kept = {lease.sequence for lease in self.book.leases() if lease.since.seconds >= began.seconds}
+        present = self.of_this_boot(self.book.leases())
+        kept = {lease.sequence for lease in present if lease.since.seconds >= began.seconds}
 
         async def inside() -> None:
             try:
@@ -369,8 +374,8 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.plan.refusal is not None and not self.store.stalled)
     @rule(pod=PODS)
     def add_while_refused(self, pod: str) -> None:
-        """I4: nothing new from a network that may give nothing; what is held is told again."""
-        held = self.book.find(("blue", pod, "eth0"))
+        """I4: nothing new from a network that may give nothing; what is held (since this boot began) is told again."""
+        held = self.of_this_boot(self.book.find(("blue", pod, "eth0")))
 
         async def inside() -> object:
             try:

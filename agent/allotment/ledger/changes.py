@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
     from allotment.addressing.address import Address
 
-__all__ = ["Counters", "DeleteObject", "PutObject", "Write", "apply", "gives"]
+__all__ = ["SEQUENCE_EVERY", "Counters", "DeleteObject", "PutObject", "Write", "apply", "gives", "store_sequence"]
+
+SEQUENCE_EVERY: Final = 64
+"""Releases after which the highest sequence number is written down apart from them."""
+
 
 # ruff: noqa: S608  # put together from constants alone
 _GRANT: Final = f"INSERT INTO lease ({LEASE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -65,18 +69,21 @@ class Counters:
     """What the writer knows of the file without asking it.
 
     `granted` is the highest sequence number ever given and `released` the number of the last history row; both only
-    grow. `stored` is the sequence number in `meta`: an ADD needs no write there, since its lease row carries the
-    number, so only a release raises it. `oldest` is the number of the first history row that is still kept.
+    grow. `stored` is the sequence number in `meta`. Most commits need no write there (a page less on their way to the
+    disk): the lease row carries its number, and so does the history row that a release makes of it. It is raised by
+    the release with the number `due` (the first after the file was opened, then each `SEQUENCE_EVERY`th), and before
+    history rows go away. `oldest` is the number of the first history row that is still kept.
     """
 
     granted: int = 0
     stored: int = 0
     released: int = 0
     oldest: int = 1
+    due: int = 0
 
     def copy(self) -> Counters:
         """The same numbers, to be changed while a transaction is open."""
-        return Counters(self.granted, self.stored, self.released, self.oldest)
+        return Counters(self.granted, self.stored, self.released, self.oldest, self.due)
 
 
 def gives(writes: tuple[Write, ...]) -> bool:
@@ -128,9 +135,20 @@ def _release(connection: sqlite3.Connection, released: Released, counters: Count
     counters.released += 1
     connection.execute(_HISTORY, _history_row(counters.released, lease, released))
     counters.granted = max(counters.granted, lease.sequence)
-    if lease.sequence > counters.stored:
-        connection.execute("UPDATE meta SET value = ? WHERE name = 'sequence'", (lease.sequence,))
-        counters.stored = lease.sequence
+    if counters.released >= counters.due:
+        store_sequence(connection, counters)
+
+
+def store_sequence(connection: sqlite3.Connection, counters: Counters) -> None:
+    """Have `meta` say what history alone told until now.
+
+    Raises:
+        sqlite3.Error: the disk refused.
+    """
+    counters.due = counters.released + SEQUENCE_EVERY
+    if counters.granted > counters.stored:
+        connection.execute("UPDATE meta SET value = ? WHERE name = 'sequence'", (counters.granted,))
+        counters.stored = counters.granted
 
 
 def _history_row(number: int, lease: Lease, released: Released) -> tuple[str | int | float, ...]:

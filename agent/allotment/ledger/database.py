@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from allotment.addressing.errors import AllotmentError, InternalError, LedgerDamaged, LedgerUnavailable
-from allotment.ledger.changes import Counters, Write, apply
+from allotment.ledger.changes import Counters, Write, apply, store_sequence
 from allotment.ledger.connection import connect, keep_for_ever, roll_back
 from allotment.ledger.failures import Trouble, describe, trouble_of
 from allotment.ledger.integrity import check_file, check_length, check_mark
@@ -168,6 +168,7 @@ class Database:
         surplus = counters.released - counters.oldest + 1 - self._limit
         if surplus < self._slack:
             return
+        store_sequence(self._writer, counters)  # the row with the highest number may be among them
         counters.oldest += min(surplus, _TRIM_ROWS)
         self._writer.execute("DELETE FROM history WHERE id < ?", (counters.oldest,))
 

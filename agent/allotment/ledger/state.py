@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from allotment.addressing.book import BookState
-from allotment.ledger.changes import Counters
+from allotment.ledger.changes import SEQUENCE_EVERY, Counters
 from allotment.ledger.connection import connect
 from allotment.ledger.rows import LEASE_COLUMNS, REST_COLUMNS, Decoder, RowError, row_of_lease, row_of_rest
 from allotment.ledger.schema import migrate
@@ -130,12 +130,15 @@ def _counters(connection: sqlite3.Connection, meta: dict[str, object], leases: t
     oldest, newest = connection.execute("SELECT min(id), max(id) FROM history").fetchone()
     newest = newest or 0
     granted = max((lease.sequence for lease in leases), default=0)
-    # A released lease took its number along into `meta`, in the transaction that wrote its history row.
-    (past,) = connection.execute("SELECT max(sequence) FROM history WHERE id > ?", (newest - _RECENT,)).fetchone()
-    if past is not None and past > stored:
+    # `meta` knows of the numbers of released leases but for the latest, whose history rows tell them.
+    latest = newest - SEQUENCE_EVERY
+    highest = "SELECT coalesce(max(sequence), 0) FROM history WHERE id > ? AND id <= ?"
+    (past,) = connection.execute(highest, (latest - _RECENT, latest)).fetchone()
+    if past > stored:
         raise RowError(f"history tells of lease {past}, which is above the counter {stored}")
+    (recent,) = connection.execute(highest, (latest, newest)).fetchone()
     return Counters(
-        granted=max(stored, granted),
+        granted=max(stored, granted, recent),
         stored=stored,
         released=max(newest, floor),
         oldest=oldest or max(newest, floor) + 1,

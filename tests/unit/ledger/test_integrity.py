@@ -133,7 +133,10 @@ async def test_a_database_that_is_gone_is_not_taken_for_a_new_start(killed, left
     [
         ("UPDATE lease SET address = 'fd00:4:0::65' WHERE address = 'fd00:4::65'", "fd00:4:0::65"),
         ("UPDATE lease SET block = '10.4.1.0/31/1' WHERE address = '10.4.1.9'", "10.4.1.9"),
-        ("UPDATE meta SET value = 1 WHERE name = 'sequence'", "above the counter"),
+        (
+            "UPDATE meta SET value = 1 WHERE name = 'sequence'; UPDATE history SET id = 67 WHERE id = 3",
+            "above the counter",
+        ),
         ("DELETE FROM meta WHERE name = 'sequence'", "counters are missing"),
         ("UPDATE rest SET first = '10.4.1.1' WHERE first = '010.004.001.001'", "10.4.1.1"),
         (
@@ -145,7 +148,7 @@ async def test_a_database_that_is_gone_is_not_taken_for_a_new_start(killed, left
 )
 async def test_rows_that_contradict_each_other(killed, statement, complaint):
     connection = sqlite3.connect(killed / "ledger.db")
-    connection.execute(statement)
+    connection.executescript(statement)
     connection.commit()
     connection.close()
     with pytest.raises(LedgerDamaged, match=complaint):

@@ -11,6 +11,9 @@ from allotment.addressing.book import BookState
 from allotment.addressing.errors import InternalError, LedgerUnavailable
 from allotment.addressing.lease import Cause, Forgotten, Granted, Rested
 from allotment.ledger import Ledger, LedgerState, RowsQuery
+from allotment.ledger.changes import SEQUENCE_EVERY
+from allotment.ledger.connection import connect
+from allotment.ledger.state import read_content
 from unit.ledger.examples import (
     BOOT,
     V4,
@@ -136,6 +139,18 @@ async def test_the_sequence_never_goes_back(tmp_path):
             await ledger.commit(released(lease(number)))
         assert len(await ledger.history(RowsQuery())) <= 1
     assert state_of(tmp_path).sequence == 39
+
+
+async def test_the_sequence_is_found_however_long_ago_its_lease_ended(tmp_path):
+    """I7: the highest number of all is released first, and the file is read after each of many releases."""
+    highest = 2 * SEQUENCE_EVERY + 9
+    async with opened(tmp_path) as ledger:
+        await ledger.commit(granted(*(lease(number) for number in range(1, highest + 1))))
+        for number in range(highest, 0, -1):
+            await ledger.commit(released(lease(number)))
+            connection = connect(tmp_path / "ledger.db")
+            assert read_content(connection)[0].book.sequence == highest
+            connection.close()
 
 
 async def test_all_that_waits_shares_one_sync(tmp_path):
