@@ -168,16 +168,6 @@ def test_history_that_is_compacted_away_is_read_anew(server, name, agent):
     assert until_refused(agent, net)["code"] == 7
 
 
-def test_an_l2_network_is_refused_rather_than_given_by_every_node(server, name, agent):
-    """I1."""
-    agent.start()
-    net = f"n{name}"
-    made = create(server, network(net, type="L2", subnets=[{"cidr": "192.0.2.0/24"}]))
-    create(server, allocation(made, name))
-    until(lambda: "L2" in refused(agent, "c1", net)["msg"])
-    assert refused(agent, "c1", net)["code"] == 7
-
-
 @contextlib.contextmanager
 def without(server):
     server.stop()

@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from allotment.addressing.choosing import Choice, choose
+from allotment.addressing.choosing import Choice, choose, take_claimed, to_claim
 from allotment.addressing.errors import InternalError, UnknownNetwork
 from allotment.addressing.holdings import Holdings
 from allotment.addressing.index import LeaseIndex, shared_owner
@@ -26,9 +26,9 @@ from allotment.addressing.state import AddressState, StateKind
 from allotment.addressing.utilization import Use
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from allotment.addressing.address import Address
+    from allotment.addressing.address import Address, Family
     from allotment.addressing.lease import AttachmentKey, Change, Owner, Supposed
     from allotment.addressing.plan import NetworkPlan
 
@@ -188,21 +188,53 @@ class LeaseBook:
             Exhausted: no address is left; the message has the numbers.
             InternalError: the attachment has leases (`find` comes first), or is being given some.
         """
+        holdings = self._serving(ask, now, claimed=False)
+        choices = choose(holdings, ask.requested, now.seconds, one_block=ask.one_block, node=self._node)
+        return self._hold(holdings, ask, choices, now, wall)
+
+    def claimed(self, network: str) -> bool:
+        """Whether somebody else picks the network's addresses: then `to_claim` and `accept` stand for `propose`."""
+        holdings = self._networks.get(network)
+        return holdings is not None and holdings.plan is not None and holdings.plan.claimed
+
+    def to_claim(self, ask: Ask, now: Moment) -> tuple[tuple[Family, Address | None], ...]:
+        """What is to be claimed for an attachment: the families, IPv4 first, each with the address asked for.
+
+        Raises:
+            as `propose`
+        """
+        holdings = self._serving(ask, now, claimed=True)
+        return tuple(to_claim(holdings, ask.requested, now.seconds, node=self._node))
+
+    def accept(self, ask: Ask, addresses: Sequence[Address], now: Moment, wall: float) -> Proposal:
+        """Hold the addresses that somebody else picked for an attachment, as `propose` does those it picks.
+
+        Raises:
+            as `propose`; AddressUnavailable also where an address is somebody's here, or of no subnet
+        """
+        holdings = self._serving(ask, now, claimed=True)
+        picked = tuple(sorted(addresses))
+        choices = take_claimed(holdings, picked, now.seconds, one_block=ask.one_block, node=self._node)
+        return self._hold(holdings, ask, choices, now, wall)
+
+    def _serving(self, ask: Ask, now: Moment, *, claimed: bool) -> Holdings:
+        """The network's, if it gives this attachment anything at all, and in this way."""
         self._check(now)
         owner = ask.owner
-        key = owner.key
         holdings = self._networks.get(owner.network)
         if holdings is None or holdings.plan is None:
             raise self._unknown(owner.network)
         if holdings.plan.refusal is not None:
             raise holdings.plan.refusal.made()
-        if key in self._giving or self._index.of_key(key):
+        if owner.key in self._giving or self._index.of_key(owner.key):
             raise InternalError(
                 f"container {owner.container_id}, interface {owner.interface} already has a lease of network "
                 f"{owner.network}, or is being given one; it must be looked up before it is asked for"
             )
-        choices = choose(holdings, ask.requested, now.seconds, one_block=ask.one_block, node=self._node)
-        return self._hold(holdings, ask, choices, now, wall)
+        if holdings.plan.claimed is not claimed:
+            how = "by Claim alone" if holdings.plan.claimed else "by this node"
+            raise InternalError(f"addresses of network {owner.network} are given {how}")
+        return holdings
 
     def restore(self, claims: Iterable[Claimed], now: Moment, wall: float) -> Proposal:
         """Give addresses back to owners who are known to have them already, whatever the plans say of new ones.

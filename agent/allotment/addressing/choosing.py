@@ -1,4 +1,7 @@
-"""Which addresses an attachment gets: those it asks for, the next ones for the rest, all families or none."""
+"""Which addresses an attachment gets: those it asks for, the next ones for the rest, all families or none.
+
+Of a claimed network somebody else picks: `to_claim` says what is to be asked for, `take_claimed` takes what came.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from allotment.addressing.address import Address, Family, Prefix
 from allotment.addressing.errors import AddressUnavailable, ConfigError, Exhausted
 from allotment.addressing.reasons import Reason
+from allotment.addressing.state import StateKind
 
 if TYPE_CHECKING:
     from allotment.addressing.block import BlockSpace
     from allotment.addressing.holdings import Holdings
     from allotment.addressing.idle import Idle
 
-__all__ = ["Choice", "choose"]
+__all__ = ["Choice", "choose", "take_claimed", "to_claim"]
 
 
 class Choice(NamedTuple):
@@ -54,6 +58,56 @@ def choose(
                 holdings.put_back(choice.address, choice.idle)
     if requested:
         choices.sort(key=lambda choice: choice.address)
+    return choices
+
+
+def to_claim(
+    holdings: Holdings, requested: tuple[Address, ...], seconds: float, *, node: str
+) -> list[tuple[Family, Address | None]]:
+    """The families that are to be claimed, IPv4 first, each with the address asked for.
+
+    Raises:
+        ConfigError: two addresses of one family are asked for.
+        AddressUnavailable: an address asked for can't be had, as far as this node can say.
+    """
+    wanted = sorted(_wanted(holdings, requested), key=lambda each: each[0])
+    for _, address in wanted:
+        state = None if address is None else holdings.state(address, seconds, node)
+        # What rested here may have rested long enough: that is for who picks to say.
+        if state is not None and state.kind not in {StateKind.CLAIMED, StateKind.COOLING}:
+            raise AddressUnavailable(f"{state}; ask for another address, or for none to be given the next free one")
+    return wanted
+
+
+def take_claimed(
+    holdings: Holdings, addresses: tuple[Address, ...], seconds: float, *, one_block: bool, node: str
+) -> list[Choice]:
+    """Take the addresses that somebody else picked, whether they have rested here or not.
+
+    Raises:
+        AddressUnavailable: one can't be had here; the message says why.
+    """
+    choices: list[Choice] = []
+    complete = False
+    try:
+        for address in addresses:
+            space = holdings.space_of(address)
+            only = _only_block(holdings, address.family) if one_block else None
+            if only is not None and space is not None and only.label != space.prefix:
+                raise AddressUnavailable(
+                    f"network {holdings.name} gave {address} of {space.prefix}, but {only.label} is in use on {node} "
+                    "under the bridge plugin, which takes one gateway"
+                )
+            taken = None if space is None else space.take_this(address.value, math.inf)
+            if space is None or taken is None:
+                state = holdings.state(address, seconds, node)
+                raise AddressUnavailable(f"network {holdings.name} gave {address} by Claim, but {state}")
+            choices.append(Choice(address, space.prefix, taken[1]))
+        complete = True
+    finally:
+        if not complete:
+            for choice in reversed(choices):
+                holdings.put_back(choice.address, choice.idle)
     return choices
 
 

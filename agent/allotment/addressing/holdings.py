@@ -265,7 +265,7 @@ class Holdings:
 
     def suppose_rested(self, seconds: float, wall: float) -> list[Supposed]:
         """Let all that was never used rest from `seconds` on; nothing, where nothing has to rest."""
-        if not self.cooldown:
+        if not self.cooldown or (self.plan is not None and self.plan.claimed):  # who picks lets them rest
             return []
         changes: list[Supposed] = []
         for space in self.spaces.values():
@@ -342,6 +342,8 @@ class Holdings:
             return StateKind.COOLING
         if space is not None and not self.blocks[space.prefix].gives:
             return StateKind.CLOSED
+        if self.plan is not None and self.plan.claimed:
+            return StateKind.CLAIMED
         return StateKind.NEVER_USED if idle is None else StateKind.IDLE
 
     def _lingering_at(self, address: Address) -> Idle | None:
@@ -360,7 +362,9 @@ class Holdings:
             runs = ((idle.first, idle.last) for idle in self._rests(family) if idle.seconds > since)
             cooling |= IntervalSet.of_numbers(family, runs)
         subnets = () if self.plan is None else self.plan.subnets
-        return Use(subnets, tuple(self.blocks), in_use, cooling, self._withheld())
+        # Blocks that are only where claimed addresses lie are nobody's to count.
+        blocks = () if self.plan is not None and self.plan.claimed else tuple(self.blocks)
+        return Use(subnets, blocks, in_use, cooling, self._withheld())
 
     def rests(self) -> Iterator[Rest]:
         """All rests, as the ledger has them; an address that is only being given still rests there."""

@@ -71,7 +71,8 @@ class NetworkPlan:
     `excluded` comes from the Network, `reserved` from the IPReservations; neither is ever handed out.
     `refusal` set means that nothing new is given at all; releases and CHECK go on.
     `no_more` completes the message of exhaustion: why no further block can be had. `pending` are the blocks that are
-    cut for this node, and not Confirmed yet.
+    cut for this node, and not Confirmed yet. `claimed` says that somebody else picks the addresses (an L2 network in a
+    cluster): the blocks only say where they lie.
     """
 
     name: str
@@ -84,3 +85,4 @@ class NetworkPlan:
     refusal: Refusal | None = None
     no_more: str = ""
     pending: tuple[Prefix, ...] = ()
+    claimed: bool = False

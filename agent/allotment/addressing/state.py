@@ -30,6 +30,7 @@ class StateKind(enum.StrEnum):
     EXCLUDED = "excluded"
     COOLING = "cooling"
     CLOSED = "closed"  # free, in a block that gives nothing new
+    CLAIMED = "by claim"  # nobody's on this node; whether it is free is not for this node to say
     IDLE = "idle"  # free, was used before
     NEVER_USED = "never used"  # free
 
@@ -90,6 +91,8 @@ _PREDICATES = {
     StateKind.GATEWAY: "is the gateway of block {block}",
     StateKind.RESERVED: "is covered by an IPReservation",
     StateKind.EXCLUDED: "is excluded by network {network}",
+    StateKind.CLAIMED: "is held by nobody on {node}; addresses of network {network} are given by Claim, so a pod of "
+    "another node may hold it",
     StateKind.IDLE: "is free in block {block}; it was used before",
     StateKind.NEVER_USED: "is free in block {block}; it was never used",
 }

@@ -55,7 +55,8 @@ class ClaimStatus(Record, frozen=True):
     """What the Claim got. `value` is empty until condition `Allocated` is True.
 
     The condition's reasons: `Allocated`; `PoolExhausted` (the Claim is served first when a value frees);
-    `PoolNotFound` (it is served when the pool appears).
+    `PoolNotFound` (it is served when the pool appears); `ValueUnavailable` (the value asked for can't be had, the
+    message says why); `PoolDraining` (the pool, or the Network it stands behind, is being deleted).
     """
 
     value: Annotated[str, limits(maxLength=43)] = ""

@@ -23,6 +23,7 @@ __all__ = [
     "GROUP",
     "GUARD_FINALIZER",
     "HELD_FINALIZER",
+    "LEDGER_ANNOTATION",
     "NODE_FINALIZER",
     "UID",
     "VERSION",
@@ -58,6 +59,9 @@ ANNOUNCED_FINALIZER = f"{GROUP}/announced"
 
 ALLOW_BINDING_ANNOTATION = f"{GROUP}/allow-binding"
 """On an Index, IPAddress or IPPrefix with the value "true": a Claim of the name in `claimRef` may take it over."""
+
+LEDGER_ANNOTATION = f"{GROUP}/ledger"
+"""On a pod's Claim: the ID of the ledger that its lease is in."""
 
 _CAPITALS = {"id": "ID", "uid": "UID", "cidr": "CIDR", "cidrs": "CIDRs"}
 

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from allotment.node.notices.notice import Notice
-    from allotment.node.orphans.search import PodsLook
+    from allotment.node.cluster import ClusterSource
     from allotment.node.settings import Settings
     from allotment.node.view import Source
     from allotment.observe.clock import Clock
@@ -61,7 +60,7 @@ async def _serve(settings: Settings, metrics: Metrics) -> None:
         raise ConfigError(f"the boot ID can't be read from {settings.boot_id_file}: {error.strerror}") from error
     log = structlog.get_logger().bind()  # once: the lazy logger would look up its configuration for each line
     async with contextlib.AsyncExitStack() as stack:
-        make_source, pods, events = await _source(settings, clock, log, stack, metrics)
+        make_source, cluster = await _source(settings, clock, log, stack, metrics)
         agent = Agent(
             settings,
             clock=clock,
@@ -70,8 +69,9 @@ async def _serve(settings: Settings, metrics: Metrics) -> None:
             notifier=Notifier(),
             make_source=make_source,
             listener=_activated(),
-            pods=pods,
-            events=events,
+            pods=cluster.pods if cluster is not None else None,
+            events=cluster.tell if cluster is not None else None,
+            make_claims=cluster.claim_desk if cluster is not None else None,
         )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -84,20 +84,20 @@ async def _serve(settings: Settings, metrics: Metrics) -> None:
 
 async def _source(
     settings: Settings, clock: Clock, log: Logger, stack: contextlib.AsyncExitStack, metrics: Metrics
-) -> tuple[Callable[[], Source], PodsLook | None, Callable[[Notice], None] | None]:
-    """What makes the source, of a folder or of a cluster, who knows this node's pods, and who makes Events.
+) -> tuple[Callable[[], Source], ClusterSource | None]:
+    """What makes the source, of a folder or of a cluster, and the latter once more.
 
     Only a cluster's agent loads the API client.
     """
     if (folder := settings.manifests) is not None:
         if settings.kubeconfig is not None:
             raise ConfigError("--manifests and --kubeconfig exclude each other: objects come from one place")
-        return lambda: ManifestSource(folder, StateFolder(settings.state_dir), settings.node, clock, log), None, None
+        return lambda: ManifestSource(folder, StateFolder(settings.state_dir), settings.node, clock, log), None
     from allotment.node import cluster  # noqa: PLC0415  # memory that an agent without a cluster need not hold
 
     dropped = metrics.count("event_notes_dropped_total")
     source = await cluster.connected(settings.kubeconfig, settings.node, clock, log, stack, on_drop=dropped.inc)
-    return lambda: source, source.pods, source.tell
+    return lambda: source, source
 
 
 def _activated() -> socket.socket | None:

@@ -7,17 +7,30 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from allotment.addressing.errors import ConfigError
 from allotment.api.allocation import Allocation
+from allotment.api.claim import Claim
 from allotment.api.ipamconfig import IPAMConfig
 from allotment.api.meta import GROUP, VERSION
 from allotment.api.names import is_subdomain
 from allotment.api.network import Network
+from allotment.api.numbered import IPAddress
 from allotment.api.reservation import IPReservation
 from allotment.kube.objects import Kind, Node, ObjectReference, Pod
 
 if TYPE_CHECKING:
     import builtins
 
-__all__ = ["ALLOCATIONS", "CONFIGS", "NETWORKS", "NODES", "PODS", "RESERVATIONS", "Resource", "key_of"]
+__all__ = [
+    "ADDRESSES",
+    "ALLOCATIONS",
+    "CLAIMS",
+    "CONFIGS",
+    "NETWORKS",
+    "NODES",
+    "PODS",
+    "RESERVATIONS",
+    "Resource",
+    "key_of",
+]
 
 T = TypeVar("T", bound=Kind)
 
@@ -74,5 +87,7 @@ RESERVATIONS: Final[Resource[IPReservation]] = Resource(
     GROUP, VERSION, "ipreservations", "IPReservation", IPReservation
 )
 CONFIGS: Final[Resource[IPAMConfig]] = Resource(GROUP, VERSION, "ipamconfigs", "IPAMConfig", IPAMConfig)
+CLAIMS: Final[Resource[Claim]] = Resource(GROUP, VERSION, "claims", "Claim", Claim, namespaced=True)
+ADDRESSES: Final[Resource[IPAddress]] = Resource(GROUP, VERSION, "ipaddresses", "IPAddress", IPAddress)
 PODS: Final[Resource[Pod]] = Resource("", "v1", "pods", "Pod", Pod, namespaced=True)
 NODES: Final[Resource[Node]] = Resource("", "v1", "nodes", "Node", Node)

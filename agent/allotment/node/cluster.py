@@ -22,7 +22,9 @@ from allotment.kube.access import find_access
 from allotment.kube.client import Client
 from allotment.kube.events import EventRecorder
 from allotment.kube.reflector import Reflector, Snapshot
-from allotment.kube.resources import ALLOCATIONS, CONFIGS, NETWORKS, PODS, RESERVATIONS
+from allotment.kube.resources import ALLOCATIONS, CONFIGS, NETWORKS, PODS, RESERVATIONS, key_of
+from allotment.node.claims.calls import CONFIG_HASH
+from allotment.node.claims.desk import ClaimDesk
 from allotment.node.cluster_events import event_of
 from allotment.node.orphans.verdicts import Pods, Unreadable
 from allotment.node.unseen import Unseen
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from allotment.api.allocation import AllocationStatus
     from allotment.kube.objects import Pod
     from allotment.kube.resources import Resource
+    from allotment.node.claims.parts import ClaimParts
     from allotment.node.notices.notice import Notice
     from allotment.observe.clock import Clock
 
@@ -47,9 +50,6 @@ _SEEN = 10.0
 """Seconds until a write must be seen in the watch."""
 CONFIRM = 5.0
 """Seconds until an API server that all at once shows nothing for this node is asked again (I15)."""
-
-_CONFIG_HASH = "kubernetes.io/config.hash"
-"""The kubelet's annotation of a static pod's mirror."""
 
 T = TypeVar("T", Network, Allocation, IPReservation, IPAMConfig)
 
@@ -177,6 +177,14 @@ class ClusterSource:
             group.create_task(self._ask_again())
             group.create_task(self._events.run())
 
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        """One of this node's pods, as last seen."""
+        return self._pods_now.items.get(key_of(namespace, name))
+
+    def claim_desk(self, parts: ClaimParts) -> ClaimDesk:
+        """Where the addresses of L2 networks are asked for."""
+        return ClaimDesk(self._client, self.pod, parts, self._log)
+
     def pods(self) -> Pods | Unreadable:
         """The pods that are bound to this node, by UID, or why that isn't known now.
 
@@ -194,7 +202,7 @@ class ClusterSource:
             frozenset(
                 uid
                 for pod in now.items.values()
-                for uid in (pod.metadata.uid, pod.metadata.annotations.get(_CONFIG_HASH, ""))
+                for uid in (pod.metadata.uid, pod.metadata.annotations.get(CONFIG_HASH, ""))
                 if uid
             )
         )

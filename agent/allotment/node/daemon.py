@@ -20,6 +20,7 @@ from allotment.addressing.lease import Cause, LeaseKind
 from allotment.cni.server import CniServer, Limits, bind, refuse_if_answered
 from allotment.node.allocations import AllocationKeeper
 from allotment.node.attaching.attachments import Attachments
+from allotment.node.claims.parts import ClaimParts
 from allotment.node.exposition import Gauges, LedgerMeter, SocketWatcher, http_routes
 from allotment.node.handler import CniHandler
 from allotment.node.inquiries.queries import Queries
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from allotment.cri.runtime import Runtime
+    from allotment.node.claims.parts import Claims
     from allotment.node.notices.notice import Notice
     from allotment.node.orphans.search import PodsLook
     from allotment.node.settings import Settings
@@ -68,8 +70,9 @@ class Agent:
     """One node's agent. `run` returns after `stop`, or raises what made it impossible to go on.
 
     `make_source` is given the state of the ledger's folder once it is locked; `listener` is a socket that somebody
-    opened for us (socket activation), else one is bound at the configured path. `pods` says which pods are bound to
-    this node, where there is a cluster to ask; `events` takes notices, where they are made Events of.
+    opened for us (socket activation), else one is bound at the configured path. Where there is a cluster to ask, `pods`
+    says which pods are bound to this node, `make_claims` makes what asks for the addresses of L2 networks, and `events`
+    takes notices, where they are made Events of.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Agent:
         listener: socket.socket | None = None,
         pods: PodsLook | None = None,
         events: Callable[[Notice], None] | None = None,
+        make_claims: Callable[[ClaimParts], Claims] | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -94,6 +98,8 @@ class Agent:
         self._listener = listener
         self._pods = pods
         self._notices = Notices(metrics, events)
+        self._make_claims = make_claims
+        self._claims: Claims | None = None
         self._stop = asyncio.Event()
         self._view = View()
         self._cached: View | None = None
@@ -168,7 +174,11 @@ class Agent:
         self._say_starting(self._starting)  # before anything can ask: a lost lease is not taken for a released one
         source = self._make_source()
         keeper = AllocationKeeper(source, book, clock, log, node=settings.node, ledger_id=started.ledger.ledger_id)
-        attachments.on_change(keeper.poke)
+        if self._make_claims is not None:
+            self._claims = self._make_claims(self._claim_parts(started, book))
+            attachments.pick_by(self._claims)
+            part("claims", self._claims.run())
+        attachments.on_change(lambda: self._leases_changed(keeper))
         spool = Spool(settings.spool_dir, attachments, clock, self._metrics, log)
         attachments.before_repeating(spool.settle)
         cache = ViewCache(started.ledger, local_l2=settings.standalone)
@@ -216,6 +226,23 @@ class Agent:
         group.create_task(self._notifier.keep_alive(clock.sleep), name="watchdog")
         group.create_task(self._until_stopped(server, http), name="stop")
 
+    def _claim_parts(self, started: Started, book: LeaseBook) -> ClaimParts:
+        return ClaimParts(
+            book=book,
+            attachments=self._attachments,
+            clock=self._clock,
+            metrics=self._metrics,
+            node=self._settings.node,
+            ledger_id=started.ledger.ledger_id,
+            limit=self._settings.claim_wait,
+            waits=lambda: self._starting,
+        )
+
+    def _leases_changed(self, keeper: AllocationKeeper) -> None:
+        keeper.poke()
+        if self._claims is not None:
+            self._claims.poke()
+
     def _orphan_search(self, book: LeaseBook) -> OrphanSearch:
         places = self._settings.runtime_sockets
 
@@ -250,6 +277,8 @@ class Agent:
             self._more_known.set()
         self._attachments.apply(plans)
         keeper.take(view)
+        if self._claims is not None:
+            self._claims.take(view)
         self._unkept.set()
         if view.synced or view.doubted:
             self._viewed.set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from allotment.addressing.edges import block_gateway
-from allotment.addressing.errors import ConfigError, NetworkClosed, NetworkDraining, NotAdmitted
+from allotment.addressing.errors import NetworkClosed, NetworkDraining, NotAdmitted
 from allotment.addressing.intervals import IntervalSet
 from allotment.addressing.plan import BlockPlan, Layer, NetworkPlan, Refusal
 from allotment.addressing.reasons import Reason
@@ -58,10 +58,11 @@ def _plan(
     excluded = (
         IntervalSet.of(*(prefix for subnet in network.spec.subnets for prefix in subnet.excluded)) if network else None
     )
-    blocks = _blocks(network, allocation, local_l2=view.local_l2)
+    blocks = _blocks(network, allocation)
+    layer = network.spec.type if network else allocation.spec.type if allocation else Layer.L3
     return NetworkPlan(
         name=name,
-        layer=network.spec.type if network else allocation.spec.type if allocation else Layer.L3,
+        layer=layer,
         subnets=tuple(subnet.prefix for subnet in network.spec.subnets) if network else (),
         blocks=blocks,
         cooldown=float(effective(view.config, network).cooldown_seconds),
@@ -72,6 +73,7 @@ def _plan(
         pending=tuple(block.prefix for block in allocation.spec.blocks if block.state == "Pending")
         if allocation
         else (),
+        claimed=layer is Layer.L2 and not view.local_l2,
     )
 
 
@@ -95,12 +97,6 @@ def _refusal(
             NotAdmitted,
             f"network {name} is not served on node {node} yet: {view.unseen[name]}, though it has an Allocation; try "
             "again shortly",
-        )
-    if allocation.spec.type is Layer.L2 and not view.local_l2:
-        return Refusal(
-            ConfigError,
-            f"network {name} is L2: in a cluster its addresses come by Claim, which this release of the agent cannot "
-            "ask for; use an L3 network",
         )
     if NODE_FINALIZER not in allocation.metadata.finalizers:
         return Refusal(
@@ -135,9 +131,12 @@ def _all_closed(name: str, network: Network | None, blocks: tuple[BlockPlan, ...
     )
 
 
-def _blocks(network: Network | None, allocation: Allocation | None, *, local_l2: bool) -> tuple[BlockPlan, ...]:
-    """The blocks in the order they are given from: the Allocation's, or (standalone L2) the subnets themselves."""
-    if allocation is None or (allocation.spec.type is Layer.L2 and not local_l2):
+def _blocks(network: Network | None, allocation: Allocation | None) -> tuple[BlockPlan, ...]:
+    """The blocks in the order they are given from: the Allocation's, or on L2 the subnets themselves.
+
+    Those of an L2 network that is going away are there without its marker: that went first, and pods hold addresses.
+    """
+    if allocation is None and (network is None or not network.metadata.deleting):
         return ()
     closed = [subnet.prefix for subnet in network.spec.subnets if subnet.closed] if network else []
     if network is not None and network.spec.type is Layer.L2:
@@ -150,6 +149,8 @@ def _blocks(network: Network | None, allocation: Allocation | None, *, local_l2:
             )
             for subnet in network.spec.subnets
         )
+    if allocation is None:
+        return ()
     withdrawn = {*allocation.status.relinquished}
     return tuple(
         BlockPlan(

@@ -107,6 +107,12 @@ class Settings:
     add_wait: float = _setting(
         kinds.SECONDS, 5.0, "how long an ADD waits for what is about to come, such as admission to its network"
     )
+    claim_wait: float = _setting(
+        kinds.SECONDS,
+        10.0,
+        "how long an ADD of an L2 network in a cluster waits for its address at most; with add_wait it has to end "
+        "before the shim does (20 s)",
+    )
     request_limit: int = _setting(kinds.whole(1, 65536), 4096, "CNI connections served at once; more have to wait")
     drain_seconds: float = _setting(kinds.SECONDS, 10.0, "how long requests in flight may take to end after SIGTERM")
     history_rows: int = _setting(kinds.whole(0, 100_000_000), 100_000, "ended leases that the ledger remembers")

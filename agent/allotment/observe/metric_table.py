@@ -66,6 +66,19 @@ METRICS: Final[tuple[Metric, ...]] = (
         _REQUEST_SECONDS,
     ),
     Metric(
+        "claim_seconds",
+        Kind.HISTOGRAM,
+        "Time that an ADD of an L2 network in a cluster waited for its addresses, where it got them.",
+        {},
+        _REQUEST_SECONDS,
+    ),
+    Metric(
+        "claims",
+        Kind.GAUGE,
+        "Claims of this node: held by a lease, left for a retry of an ADD that failed, owed back to the API server.",
+        {"state": ("held", "left", "owed")},
+    ),
+    Metric(
         "hang_ups_total",
         Kind.COUNTER,
         "Callers that were gone before they acknowledged their answer; what the call granted was taken back.",

@@ -14,7 +14,9 @@ from typing import Any, Final
 from allotment.kube.events import EVENTS
 from allotment.kube.merging import applied
 from allotment.kube.resources import (
+    ADDRESSES,
     ALLOCATIONS,
+    CLAIMS,
     CONFIGS,
     NETWORKS,
     NODES,
@@ -29,12 +31,14 @@ __all__ = ["SERVED", "Change", "Objects", "Refusal"]
 Json = dict[str, Any]
 
 SERVED: Final[dict[str, Resource[Any]]] = {
-    resource.full_name: resource for resource in (NETWORKS, ALLOCATIONS, RESERVATIONS, CONFIGS, PODS, NODES, EVENTS)
+    resource.full_name: resource
+    for resource in (NETWORKS, ALLOCATIONS, RESERVATIONS, CONFIGS, CLAIMS, ADDRESSES, PODS, NODES, EVENTS)
 }
 """The kinds it serves from the start, by RBAC's name."""
 
 _SELECTABLE: Final = {
     ALLOCATIONS.full_name: {"spec.node", "spec.network"},
+    CLAIMS.full_name: {"spec.node"},
     PODS.full_name: {"spec.nodeName", "status.phase"},
 }
 _FIRST_VERSION: Final = 100

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from allotment.addressing.address import parse_address, parse_prefix
-from allotment.addressing.errors import ConfigError, NetworkClosed, NetworkDraining, NotAdmitted
+from allotment.addressing.errors import NetworkClosed, NetworkDraining, NotAdmitted
 from allotment.addressing.plan import Layer
 from allotment.api.allocation import Allocation, AllocationSpec, Block
 from allotment.api.ipamconfig import IPAMConfig, IPAMConfigSpec
@@ -85,13 +85,22 @@ def test_on_l2_in_standalone_the_subnets_are_served_as_they_are() -> None:
 
 
 def test_on_l2_in_a_cluster_no_node_gives_of_the_subnet_what_all_nodes_share() -> None:
-    """I1, I4."""
+    """I1, I4: the plan is for Claims, and says of the subnet only length and gateway."""
     marker = change(ALLOCATION, spec=change(ALLOCATION.spec, type=Layer.L2, blocks=()))
     found = plan(L2, marker)
-    assert found.blocks == ()
-    assert found.refusal is not None
-    assert found.refusal.error is ConfigError
-    assert "Claim" in found.refusal.message
+    assert found.refusal is None
+    assert found.claimed
+    (block,) = found.blocks
+    assert (block.prefix, str(block.gateway)) == (parse_prefix("192.0.2.0/24"), "192.0.2.254")
+    assert not plan(L2, marker, local_l2=True).claimed
+    assert not plan(L3, ALLOCATION).claimed
+
+
+def test_an_l2_network_on_its_way_out_still_says_where_its_addresses_lie() -> None:
+    """I5: the marker goes first, and a pod that asks again is told its subnet's gateway."""
+    leaving = change(L2, metadata=change(L2.metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
+    assert len(plan(leaving, None).blocks) == 1
+    assert plan(L2, None).blocks == ()
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ WRITTEN = {
     "log_level": ("debug", '"debug"', "debug"),
     "gc": ("off", "false", False),
     "add_wait": ("0.5", "0.5", 0.5),
+    "claim_wait": ("2.5", "2.5", 2.5),
     "request_limit": ("7", "7", 7),
     "drain_seconds": ("3", "3", 3.0),
     "history_rows": ("0", "0", 0),

@@ -7,6 +7,7 @@ Rules kept here:
 - A caller that is gone before it acknowledged its answer keeps nothing that its request granted, and loses nothing
   that was there before or that another call was told of since (`Hearers`).
 - A release names the lease it means: the book removes a lease only while it is the very same one (I7).
+- Where somebody else picks the addresses (`Picker`), an ADD waits for that, with a limit; nothing else ever does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from allotment.addressing.book import Ask
 from allotment.addressing.errors import CheckFailed, LedgerUnavailable, NotAdmitted, NotServing
@@ -27,14 +28,15 @@ from allotment.node.attaching.turns import Turns
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
-    from allotment.addressing.book import Claimed, LeaseBook
+    from allotment.addressing.address import Address
+    from allotment.addressing.book import Claimed, LeaseBook, Proposal
     from allotment.addressing.lease import AttachmentKey, Lease, Supposed
     from allotment.addressing.plan import NetworkPlan
     from allotment.cni.request import CniRequest
     from allotment.node.attaching.commits import Store
     from allotment.observe.clock import Clock
 
-__all__ = ["UNKNOWN_OWNER", "Attached", "Attachments"]
+__all__ = ["UNKNOWN_OWNER", "Attached", "Attachments", "Picker"]
 
 UNKNOWN_OWNER = "netns-"
 """A container ID that starts so was made from a namespace's name by a rebuild that found no better owner."""
@@ -46,6 +48,24 @@ class Attached:
 
     leases: tuple[Lease, ...]
     granted: bool
+
+
+class Picker(Protocol):
+    """Who picks the addresses of networks that no node may pick from by itself (`NetworkPlan.claimed`)."""
+
+    async def pick(self, ask: Ask) -> Sequence[Address]:
+        """The attachment's addresses, which nobody else is given until its lease has ended.
+
+        They are also given back if no lease comes of them for a while.
+
+        Raises:
+            AllotmentError: there are none for it now, and why.
+        """
+        ...
+
+    def unwanted(self, container_id: str, interface: str, network: str | None) -> None:
+        """Of this attachment (of whatever network, if None) nothing is wanted any more; who waits for it stops."""
+        ...
 
 
 class Attachments:
@@ -72,7 +92,7 @@ class Attachments:
         self._add_wait = add_wait
         self._await_unknown = await_unknown
         self._gc_enabled = gc_enabled
-        self._turns = Turns()
+        self._turns: Turns[AttachmentKey] = Turns()
         self._commits = Commits(book, store)
         self._hearers = Hearers()
         self._abandoning = 0
@@ -83,6 +103,7 @@ class Attachments:
         self._adopted: dict[tuple[str, str], AttachmentKey] = {}
         self._supposed: list[Supposed] = []  # in force, and not on disk yet
         self._settle_kept: Callable[[], Awaitable[None]] | None = None
+        self._picker: Picker | None = None
 
     # -- what the daemon tells us ---------------------------------------------------------------------------------
 
@@ -120,6 +141,14 @@ class Attachments:
         """
         self._settle_kept = settle
 
+    def pick_by(self, picker: Picker) -> None:
+        """Have `picker` pick the addresses of networks that are claimed."""
+        self._picker = picker
+
+    def busy(self) -> frozenset[AttachmentKey]:
+        """The attachments that a request is at work on now."""
+        return self._turns.held()
+
     def now(self) -> Moment:
         """The clock's moment, as leases record it."""
         return Moment(self._clock.boot, self._clock.seconds())
@@ -130,7 +159,7 @@ class Attachments:
         """Give the attachment its leases: those it has, or new ones that are on disk when this returns.
 
         Raises:
-            UnknownNetwork, NetworkDraining, NotAdmitted, Exhausted, AddressUnavailable, LedgerUnavailable
+            UnknownNetwork, NetworkDraining, NotAdmitted, Exhausted, AddressUnavailable, LedgerUnavailable, TryAgain
         """
         owner = request.owner()
         await self._admission(owner.network)
@@ -148,11 +177,11 @@ class Attachments:
                 self._hearers.repeated(key, existing, call_id)
                 return Attached(existing, granted=False)
             self._refuse_new(owner.network)
-            proposal = self._book.propose(
-                Ask(owner, request.netns, request.requested, one_block=request.one_block),
-                self.now(),
-                self._clock.wall(),
-            )
+            ask = Ask(owner, request.netns, request.requested, one_block=request.one_block)
+            if self._picker is not None and self._book.claimed(owner.network):
+                proposal = await self._picked(self._picker, ask)
+            else:
+                proposal = self._book.propose(ask, self.now(), self._clock.wall())
             leases = tuple(change.lease for change in proposal.changes)
             write = Write()
             try:
@@ -179,6 +208,8 @@ class Attachments:
         if self._incomplete:
             raise LedgerUnavailable(f"nothing can be released before all leases are known: {self._not_serving}")
         released: list[Lease] = []
+        if self._picker is not None and before is None:
+            self._picker.unwanted(request.container_id, request.interface, request.network)
         for key in self._keys_of(request):
             await self._turns.take(key)
             leases = [lease for lease in self._book.find(key) if before is None or _older(lease, before)]
@@ -319,6 +350,16 @@ class Attachments:
                 self._hearers.undone(key, undo)
 
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    async def _picked(self, picker: Picker, ask: Ask) -> Proposal:
+        """The proposal of addresses that somebody else picks; what can't be taken here is given back."""
+        await self._clock.sleep(0)  # as in `_admission`: whoever waits needs a task
+        addresses = await picker.pick(ask)
+        try:
+            return self._book.accept(ask, addresses, self.now(), self._clock.wall())
+        except BaseException:
+            picker.unwanted(ask.owner.container_id, ask.owner.interface, ask.owner.network)
+            raise
 
     async def _undo(self, key: AttachmentKey, leases: tuple[Lease, ...], call_id: str) -> None:
         """Take back, holding the turn, what nobody was told of; now, or (the disk refuses) in the upkeep."""

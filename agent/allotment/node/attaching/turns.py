@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable
+from collections.abc import Hashable
+from typing import Generic, TypeVar
 
 __all__ = ["Turns"]
 
+K = TypeVar("K", bound=Hashable)
 
-class Turns:
+
+class Turns(Generic[K]):
     """Who may act on a key now. Taking a free key costs a dictionary look-up and never suspends."""
 
     def __init__(self) -> None:
-        self._held: dict[Hashable, deque[asyncio.Future[None]]] = {}
+        self._held: dict[K, deque[asyncio.Future[None]]] = {}
 
-    def try_take(self, key: Hashable) -> bool:
+    def try_take(self, key: K) -> bool:
         """Take the turn if nobody has it."""
         if key in self._held:
             return False
         self._held[key] = deque()
         return True
 
-    async def take(self, key: Hashable) -> None:
+    def held(self) -> frozenset[K]:
+        """The keys that somebody has the turn of, or waits for."""
+        return frozenset(self._held)
+
+    async def take(self, key: K) -> None:
         """Wait for the turn; cancelling the wait gives it up."""
         queue = self._held.get(key)
         if queue is None:
@@ -40,7 +44,7 @@ class Turns:
                 self.release(key)  # it was ours already: pass it on
             raise
 
-    def release(self, key: Hashable) -> None:
+    def release(self, key: K) -> None:
         """Pass the turn to who waits longest, or free the key."""
         queue = self._held[key]
         while queue:

@@ -183,7 +183,7 @@ class Inquiry:
                 blocks = tuple(
                     BlockUseReport(block=str(block.prefix), gives=block.gives, **_texts(of_block(use, block.prefix)))
                     for block in plan.blocks
-                    if block.prefix.family is family
+                    if block.prefix.family is family and not plan.claimed
                 )
                 found.append(
                     UseReport(

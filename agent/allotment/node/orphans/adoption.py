@@ -107,7 +107,8 @@ def _places(plans: Iterable[NetworkPlan], sandbox: Sandbox) -> Iterator[tuple[st
         networks = [
             plan.name
             for plan in plans
-            if any(address in block.prefix and address != block.gateway for block in plan.blocks)
+            if not plan.claimed  # what a Claim gave, the Claim itself brings back
+            and any(address in block.prefix and address != block.gateway for block in plan.blocks)
         ]
         if len(networks) == 1:
             yield networks[0], address

@@ -1,0 +1,203 @@
+"""The controller's part in a pod's Claim (ADR 0011), as a double with switches: it binds Claims to IPAddresses.
+
+    async with Client(access, clock) as client:
+        controller = ClaimController(client, clock)
+        task = asyncio.create_task(controller.run())
+
+`InThread` runs one beside a test that doesn't use asyncio.
+"""
+
+import asyncio
+import contextlib
+import threading
+
+import structlog
+
+from allotment.addressing.address import Address, parse_address
+from allotment.addressing.edges import unusable
+from allotment.addressing.intervals import IntervalSet
+from allotment.api.claim import AllocationRef, ClaimStatus
+from allotment.api.meta import HELD_FINALIZER, Condition, ObjectMeta
+from allotment.api.names import address_name, pool_name
+from allotment.api.numbered import ClaimRef, IPAddress, IPAddressSpec
+from allotment.kube.client import Client
+from allotment.kube.failures import AlreadyExists, ApiFailure, Conflict, NotFound
+from allotment.kube.reflector import Reflector
+from allotment.kube.resources import ADDRESSES, CLAIMS, NETWORKS
+
+_STAMP = "2026-01-01T00:00:00Z"
+
+
+class ClaimController:
+    """Binds each Claim of a network's pool to the lowest address that is free, and frees what is let go.
+
+    Switches: `idle` does nothing at all; `exhausted` is what every Claim is told (empty: nothing); `draining` likewise;
+    `dies_half_way` makes the IPAddress and never comes to the status.
+    """
+
+    def __init__(self, client, clock):
+        self._client = client
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._claims = {}
+        self.idle = False
+        self.exhausted = ""
+        self.draining = ""
+        self.dies_half_way = False
+        self.problems = []
+
+    def set(self, **switches):
+        """Turn switches; what waits is looked at again."""
+        for name, value in switches.items():
+            setattr(self, name, value)
+        self._wake.set()
+
+    async def run(self):
+        reflector = Reflector(self._client, CLAIMS, self._clock, log=structlog.get_logger())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(reflector.run(self._take))
+            group.create_task(self._work())
+
+    def _take(self, snapshot):
+        self._claims = snapshot.items
+        self._wake.set()
+
+    async def _work(self):
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self.idle:
+                continue
+            try:
+                for claim in list(self._claims.values()):
+                    await self._bind(claim)
+                await self._release()
+            except ApiFailure as failure:
+                self.problems.append(failure.message)
+                asyncio.get_running_loop().call_later(0.2, self._wake.set)
+
+    async def _network(self, claim):
+        for network in (await self._client.list(NETWORKS)).items:
+            for subnet in network.spec.subnets:
+                if pool_name(network.name, subnet.prefix.family) == claim.spec.pool_ref.name:
+                    return network, [
+                        each for each in network.spec.subnets if each.prefix.family is subnet.prefix.family
+                    ]
+        return None, []
+
+    async def _bind(self, claim):
+        if claim.status.value or claim.metadata.deleting:
+            return
+        network, subnets = await self._network(claim)
+        if network is None:
+            return
+        if self.exhausted or self.draining:
+            reason = "PoolExhausted" if self.exhausted else "PoolDraining"
+            await self._refuse(claim, reason, self.exhausted or self.draining)
+            return
+        found = await self._held_by(claim) or await self._make(claim, network, subnets)
+        if found is None or self.dies_half_way:
+            return
+        live = await self._client.get(NETWORKS, network.name)
+        if live.metadata.deleting:
+            await self._refuse(claim, "PoolDraining", f"Network {network.name} is being deleted")
+            return
+        status = ClaimStatus(
+            value=found.spec.address,
+            allocation_ref=AllocationRef(kind="IPAddress", name=found.name),
+            conditions=(Condition("Allocated", "True", "Allocated", "", _STAMP),),
+        )
+        with contextlib.suppress(Conflict, NotFound):
+            await self._client.patch_status(CLAIMS, claim, status)
+
+    async def _refuse(self, claim, reason, message):
+        conditions = (Condition("Allocated", "False", reason, message, _STAMP),)
+        if claim.status.conditions != conditions:
+            with contextlib.suppress(Conflict, NotFound):
+                await self._client.patch_status(CLAIMS, claim, ClaimStatus(conditions=conditions))
+
+    async def _held_by(self, claim):
+        for held in (await self._client.list(ADDRESSES)).items:
+            if held.spec.claim_ref is not None and held.spec.claim_ref.uid == claim.metadata.uid:
+                return held
+        return None
+
+    async def _make(self, claim, network, subnets):
+        for address in self._candidates(claim, subnets):
+            with contextlib.suppress(AlreadyExists):
+                return await self._client.create(ADDRESSES, self._address(claim, network, address))
+        if claim.spec.value:
+            await self._refuse(claim, "ValueUnavailable", f"{claim.spec.value} is held by another Claim")
+        else:
+            await self._refuse(claim, "PoolExhausted", f"pool {claim.spec.pool_ref.name} is exhausted")
+        return None
+
+    def _candidates(self, claim, subnets):
+        if claim.spec.value:
+            yield parse_address(claim.spec.value)
+            return
+        for subnet in subnets:
+            taken = unusable(subnet.prefix) | IntervalSet.of(*subnet.excluded)
+            for number in range(subnet.prefix.value, subnet.prefix.last.value + 1):
+                address = Address(subnet.prefix.family, number)
+                if address not in taken and address != subnet.gateway_address:
+                    yield address
+
+    def _address(self, claim, network, address):
+        pod = claim.spec.pod
+        return IPAddress(
+            metadata=ObjectMeta(name=address_name(claim.spec.pool_ref.name, address), finalizers=(HELD_FINALIZER,)),
+            spec=IPAddressSpec(
+                pool_ref=claim.spec.pool_ref,
+                claim_ref=ClaimRef(claim.name, namespace=claim.metadata.namespace, uid=claim.metadata.uid),
+                network_uid=network.metadata.uid,
+                address=str(address),
+                handle=f"{network.name}.{pod.container_id}" if pod else "",
+            ),
+        )
+
+    async def _release(self):
+        for held in (await self._client.list(ADDRESSES)).items:
+            ref = held.spec.claim_ref
+            if ref is None or any(claim.metadata.uid == ref.uid for claim in self._claims.values()):
+                continue
+            with contextlib.suppress(NotFound):
+                if (await self._client.get(CLAIMS, ref.name, namespace=ref.home)).metadata.uid == ref.uid:
+                    continue
+            with contextlib.suppress(NotFound, Conflict):
+                await self._client.delete(ADDRESSES, held)
+                fresh = await self._client.get(ADDRESSES, held.name)
+                await self._client.patch_finalizers(ADDRESSES, fresh, ())
+
+
+class InThread:
+    """A ClaimController in a thread of its own, of the API server that `access` leads to; a context manager."""
+
+    def __init__(self, access, clock):
+        self._access = access
+        self._clock = clock
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        self._started.wait()
+        return self
+
+    def __exit__(self, *_):
+        self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join()
+
+    def set(self, **switches):
+        """Turn switches of the controller."""
+        self._loop.call_soon_threadsafe(lambda: self.controller.set(**switches))
+
+    async def _run(self):
+        self._loop = asyncio.get_running_loop()
+        async with Client(self._access, self._clock) as client:
+            self.controller = ClaimController(client, self._clock)
+            self._task = asyncio.create_task(self.controller.run())
+            self._started.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self._clock.sleep(0.1)  # TLS connections say goodbye
