@@ -6,7 +6,7 @@ import json
 import pytest
 
 from kube.agent_fixtures import agent, name, server
-from kube.cluster_agent import allocation, create, delete, network, patch
+from kube.cluster_agent import allocation, create, delete, get, network, patch
 from nodes import until
 
 __all__ = ["agent", "name", "server"]
@@ -126,3 +126,63 @@ def test_an_address_that_is_asked_for_and_taken_is_told_with_its_holder(server, 
     arguments = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=test;K8S_POD_NAME={name}-b;K8S_POD_UID=u;IP=10.71.0.0"
     assert refused(agent, f"{name}-b", net, CNI_ARGS=arguments)["code"] == 102
     assert f"{name}-a" in of_pod(server, f"{name}-b", "AddressUnavailable")["note"]
+
+
+def condition(server, net, name, kind):
+    """The Allocation's condition of that type, None if it has none."""
+    item = get(server, "allocations", f"{net}.{name}") or {}
+    return next((each for each in item.get("status", {}).get("conditions", []) if each["type"] == kind), None)
+
+
+def until_condition(server, net, name, kind, status, reason):
+    def so():
+        found = condition(server, net, name, kind)
+        return found and (found["status"], found["reason"]) == (status, reason) and found
+
+    return until(so, f"{kind} is not {status} with reason {reason}, but {condition(server, net, name, kind)}")
+
+
+def test_a_drain_is_told_from_its_beginning_to_its_end(server, name, agent):
+    agent.start()
+    net = admitted(server, name, "10.71.0.0/26")
+    pods = [f"{name}-{number}" for number in range(4)]
+    for pod in pods:
+        assert not agent.ask("ADD", pod, network=net).exit_code
+    delete(server, "allocations", f"{net}.{name}")
+    found = until_condition(server, net, name, "Draining", "True", "LeasesLeft")
+    assert all(f"test/{pod}" in found["message"] for pod in pods)
+    ready = until_condition(server, net, name, "Ready", "False", "NetworkDraining")
+    assert ready["observedGeneration"] == get(server, "allocations", f"{net}.{name}")["metadata"]["generation"]
+    of_it = lambda: events(server, "Allocation", f"{net}.{name}")  # noqa: E731
+    started = until(lambda: of_it().get("DrainStarted"), "its start is not told")
+    assert "4 leases left" in started["note"]
+    for pod in pods[:3]:
+        assert not agent.ask("DEL", pod, network=net).exit_code
+    until(lambda: "1 lease left" in of_it().get("DrainProgressing", {}).get("note", ""), "its progress is not told")
+    before = condition(server, net, name, "Draining")
+    assert before["lastTransitionTime"] == found["lastTransitionTime"]
+    assert not agent.ask("DEL", pods[3], network=net).exit_code
+    until(lambda: of_it().get("Drained"), "its end is not told")
+    assert of_it()["Drained"]["type"] == "Normal"
+    described = server.kubectl("describe", "allocations.allotment.dev", f"{net}.{name}")
+    assert "Drained" in described
+
+
+def test_whether_addresses_are_given_is_told_with_the_reason(server, name, agent):
+    agent.start()
+    net = admitted(server, name, "10.71.0.0/31", state="Pending")
+    first = until_condition(server, net, name, "Ready", "False", "BlockNotConfirmed")
+    item = f"{net}.{name}"
+    patch(server, "allocations", item, {"spec": {"blocks": [{"cidr": "10.71.0.0/31", "state": "Confirmed"}]}})
+    until_condition(server, net, name, "Ready", "True", "Serving")
+    for pod in (f"{name}-a", f"{name}-b"):
+        assert not agent.ask("ADD", pod, network=net).exit_code
+    full = until_condition(server, net, name, "Ready", "False", "AddressesExhausted")
+    assert full["lastTransitionTime"] >= first["lastTransitionTime"]
+    patch(server, "allocations", item, {"spec": {"closed": True}})
+    shut = until_condition(server, net, name, "Ready", "False", "NetworkClosed")
+    assert shut["lastTransitionTime"] == full["lastTransitionTime"], "only the reason has changed"
+    assert shut["observedGeneration"] == get(server, "allocations", item)["metadata"]["generation"]
+    assert not agent.ask("DEL", f"{name}-a", network=net).exit_code
+    patch(server, "allocations", item, {"spec": {"closed": False}})
+    until_condition(server, net, name, "Ready", "True", "Serving")

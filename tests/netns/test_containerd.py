@@ -6,6 +6,7 @@ import pytest
 import structlog
 
 from allotment.addressing.errors import TryAgain
+from allotment.node.notices.board import Notices
 from allotment.node.orphans.search import OrphanSearch
 from allotment.observe.metrics import Metrics
 from containerd import NODE, Containerd, is_there
@@ -78,6 +79,7 @@ async def test_an_orphan_of_it_is_freed_and_a_pod_without_a_lease_is_adopted(con
         world.clock,
         Metrics("1"),
         structlog.get_logger(),
+        Notices(Metrics("1")),
         runtime=lambda: containerd.runtime,
     )
     sandboxes = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from allotment.addressing.errors import AllotmentError
 from allotment.cli import COMMANDS, EXIT_MEANINGS, objects_page
-from allotment.node.notices.table import NOTICES
+from allotment.node.notices.table import CONDITIONS, NOTICES
 from allotment.node.settings import SETTINGS
 from allotment.observe.metric_table import METRICS, Kind
 
@@ -100,15 +100,21 @@ def events_page() -> str:
         (f"`{reason}`", "Warning" if sort.warning else "Normal", ", ".join(sort.about), sort.meaning)
         for reason, sort in NOTICES.items()
     ]
+    conditions = [
+        (f"`{kind}`", f"`{reason}`", meaning)
+        for kind, reasons in CONDITIONS.items()
+        for reason, meaning in reasons.items()
+    ]
     return _page(
-        "Events",
-        "What an agent in a cluster says of pods and Networks: `kubectl describe`\n"
+        "Events and conditions",
+        "What an agent in a cluster says of pods, of its Allocations and of Networks: `kubectl describe`\n"
         "shows it, and `kubectl get events`. Events of objects without a namespace are in `default`. What happens\n"
         "again is counted on the Event that is there, once a minute. One object gets at most ten new Events, then\n"
         "one a minute; all of a node get fifty, then one in five seconds. What is dropped is counted in the metric\n"
         "`allotment_event_notes_dropped_total`, and everything by its reason in `allotment_notices_total`.\n"
         "Without a cluster there are no Events: the log says it, and the metric counts it.",
         _table(("reason", "type", "of", "meaning"), rows),
+        "## Conditions of an Allocation\n\n" + _table(("condition", "reason", "meaning"), conditions),
     )
 
 

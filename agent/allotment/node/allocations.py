@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from allotment.addressing.errors import TryAgain
@@ -20,13 +19,15 @@ from allotment.addressing.lease import LeaseKind, Moment
 from allotment.addressing.plan import Layer
 from allotment.addressing.utilization import of_block
 from allotment.api.allocation import AllocationStatus, BlockUse
-from allotment.api.meta import NODE_FINALIZER, Condition
-from allotment.node.inquiries.describe import who
+from allotment.api.meta import NODE_FINALIZER
+from allotment.node.conditions import Facts, condition, conditions, leases_left_in_words
+from allotment.node.notices.notice import this
+from allotment.node.notices.table import Happened
 from allotment.node.plans import draining
 from allotment.node.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
     from structlog.typing import FilteringBoundLogger
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from allotment.addressing.lease import Lease
     from allotment.addressing.utilization import Utilization
     from allotment.api.allocation import Allocation
+    from allotment.node.notices.notice import Subject
+    from allotment.node.orphans.adoption import Conflict
     from allotment.node.view import Source
     from allotment.observe.clock import Clock
 
@@ -42,17 +45,30 @@ __all__ = ["AllocationKeeper", "leases_left"]
 
 _STATUS_APART = 10.0
 """Seconds between two writes of one status, except of what others wait for."""
-_NAMED = 5
-"""Leases that a condition names; more are counted."""
 _RETRY = 2.0
 _TOGETHER = 0.05
 
 
 class AllocationKeeper:
-    """Looks at each Allocation after every change of Views or leases, and writes what is due."""
+    """Looks at each Allocation after every change of Views or leases, and writes what is due.
+
+    `fault` says why no lease can be put on disk (empty: they can), `conflicts` which addresses have two users (None:
+    nobody knows yet); `tell`
+    hears how drains go.
+    """
 
     def __init__(
-        self, source: Source, book: LeaseBook, clock: Clock, log: FilteringBoundLogger, *, node: str, ledger_id: str
+        self,
+        source: Source,
+        book: LeaseBook,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        *,
+        node: str,
+        ledger_id: str,
+        fault: Callable[[], str] = lambda: "",
+        conflicts: Callable[[], tuple[Conflict, ...] | None] = lambda: None,
+        tell: Callable[[Happened, str, Subject], None] = lambda *_: None,
     ) -> None:
         self._source = source
         self._book = book
@@ -60,6 +76,10 @@ class AllocationKeeper:
         self._log = log
         self._node = node
         self._ledger_id = ledger_id
+        self._fault = fault
+        self._conflicts = conflicts
+        self._notify = tell
+        self._told_left: dict[str, int] = {}  # by UID of what drains: so many leases were left when that was told
         self._view = View()
         self._wake = asyncio.Event()
         self._draining = False
@@ -129,6 +149,8 @@ class AllocationKeeper:
         if reason and (marker or (not left and not self._book.giving(network))):
             await self._release(allocation, reason, ours=ours)
             return
+        if reason:
+            self._tell_drain(allocation, reason, left)
         await self._tell(allocation, reason, left)
 
     async def _release(self, allocation: Allocation, reason: str, *, ours: bool) -> None:
@@ -139,6 +161,8 @@ class AllocationKeeper:
             if not await self._source.record(allocation, finalizers=rest):
                 return
             self._log.info("network drained", network=allocation.spec.network, allocation=name, reason=reason)
+            self._notify(Happened.DRAINED, f"{reason}; the last lease on node {self._node} has ended", this(allocation))
+        self._told_left.pop(allocation.metadata.uid, None)
         await self._source.forget(allocation)
         self._written.pop(name, None)
 
@@ -148,7 +172,7 @@ class AllocationKeeper:
         status = self._status(allocation, reason, left)
         if status == allocation.status:
             return
-        urgent = _condition(status, "Draining") != _condition(allocation.status, "Draining")
+        urgent = condition(status, "Draining") != condition(allocation.status, "Draining")
         due = self._written.get(name, -_STATUS_APART) + _STATUS_APART
         if not urgent and now < due:
             asyncio.get_running_loop().call_later(due - now, self._wake.set)
@@ -160,43 +184,35 @@ class AllocationKeeper:
         network = allocation.spec.network
         now = Moment(self._clock.boot, self._clock.seconds())
         use = self._book.use(network, now)
-        uses = tuple(_block_use(prefix, of_block(use, prefix)) for prefix in use.blocks)
-        plan = self._book.plan(network)
-        refusal = plan.refusal if plan is not None else None
-        conditions = [
-            self._stamped(
-                allocation,
-                Condition(
-                    type="Ready",
-                    status="False" if refusal else "True",
-                    reason="Refusing" if refusal else "Serving",
-                    message=refusal.message if refusal else f"addresses are given on node {self._node}",
-                ),
-            )
-        ]
-        if reason:
-            conditions.append(
-                self._stamped(
-                    allocation,
-                    Condition(type="Draining", status="True", reason="LeasesLeft", message=_waits_for(reason, left)),
-                )
-            )
-        return AllocationStatus(ledger_id=self._ledger_id, blocks=uses, conditions=tuple(conditions))
-
-    def _stamped(self, allocation: Allocation, condition: Condition) -> Condition:
-        """With the time since when it is so: kept while its status stays."""
-        before = _condition(allocation.status, condition.type)
-        since = datetime.fromtimestamp(self._clock.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        if before is not None and before.status == condition.status:
-            since = before.last_transition_time
-        return Condition(
-            type=condition.type,
-            status=condition.status,
-            reason=condition.reason,
-            message=condition.message,
-            last_transition_time=since,
-            observed_generation=allocation.metadata.generation,
+        numbers = {prefix: of_block(use, prefix) for prefix in use.blocks}
+        conflicts = self._conflicts()
+        facts = Facts(
+            node=self._node,
+            plan=self._book.plan(network),
+            available={prefix: each.available for prefix, each in numbers.items()},
+            fault=self._fault(),
+            draining=reason,
+            left=left,
+            conflicts=None if conflicts is None else tuple(each for each in conflicts if each.network == network),
         )
+        return AllocationStatus(
+            ledger_id=self._ledger_id,
+            blocks=tuple(_block_use(prefix, each) for prefix, each in numbers.items()),
+            conditions=conditions(allocation, facts, self._clock.wall()),
+        )
+
+    def _tell_drain(self, allocation: Allocation, reason: str, left: tuple[Lease, ...]) -> None:
+        """Say that a drain has begun, and go on saying so each time when half of what was left has ended."""
+        told = self._told_left.get(allocation.metadata.uid)
+        if told is not None and (not left or 2 * len(left) > told):
+            return
+        self._told_left[allocation.metadata.uid] = len(left)
+        if told is None and condition(allocation.status, "Draining") is not None:
+            return  # it had begun before this agent was started
+        what = Happened.DRAIN_STARTED if told is None else Happened.DRAIN_GOES_ON
+        message = leases_left_in_words(reason, left)
+        self._log.info("network drains", network=allocation.spec.network, allocation=allocation.name, waits=message)
+        self._notify(what, message, this(allocation))
 
 
 def leases_left(book: LeaseBook, network: str) -> tuple[Lease, ...]:
@@ -213,14 +229,3 @@ def _block_use(prefix: Prefix, numbers: Utilization) -> BlockUse:
         cooling=str(numbers.cooling),
         available=str(numbers.available),
     )
-
-
-def _waits_for(reason: str, left: Iterable[Lease]) -> str:
-    owners = sorted({who(lease.owner) for lease in left})
-    named = ", ".join(owners[:_NAMED]) + (f" and {len(owners) - _NAMED} more" if len(owners) > _NAMED else "")
-    count = sum(1 for _ in left)
-    return f"{reason}; {count} lease{'s' if count != 1 else ''} left: {named}" if count else f"{reason}; nothing left"
-
-
-def _condition(status: AllocationStatus, kind: str) -> Condition | None:
-    return next((entry for entry in status.conditions if entry.type == kind), None)

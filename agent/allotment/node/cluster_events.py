@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from allotment.kube.objects import ObjectReference
-from allotment.kube.resources import NETWORKS, PODS
+from allotment.kube.resources import ALLOCATIONS, NETWORKS, PODS
 from allotment.node.notices.table import NOTICES, About
 
 if TYPE_CHECKING:
@@ -42,3 +42,9 @@ def _regarding(subject: Subject, view: View) -> ObjectReference | None:
         case About.NETWORK:
             found = view.networks.get(subject.name)
             return None if found is None else NETWORKS.reference(found)
+        case About.ALLOCATION:
+            if subject.uid:
+                kind = ALLOCATIONS
+                return ObjectReference(kind.api_version, kind.kind, subject.name, uid=subject.uid)
+            allocation = view.allocations.get(subject.network)
+            return None if allocation is None else ALLOCATIONS.reference(allocation)

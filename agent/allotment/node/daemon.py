@@ -173,7 +173,18 @@ class Agent:
         self._lost = bool(started.lost)
         self._say_starting(self._starting)  # before anything can ask: a lost lease is not taken for a released one
         source = self._make_source()
-        keeper = AllocationKeeper(source, book, clock, log, node=settings.node, ledger_id=started.ledger.ledger_id)
+        search = self._orphan_search(book)
+        keeper = AllocationKeeper(
+            source,
+            book,
+            clock,
+            log,
+            node=settings.node,
+            ledger_id=started.ledger.ledger_id,
+            fault=started.ledger.fault,
+            conflicts=lambda: search.conflicts if search.knows_conflicts else None,
+            tell=self._notices.tell,
+        )
         if self._make_claims is not None:
             self._claims = self._make_claims(self._claim_parts(started, book))
             attachments.pick_by(self._claims)
@@ -183,7 +194,6 @@ class Agent:
         attachments.before_repeating(spool.settle)
         cache = ViewCache(started.ledger, local_l2=settings.standalone)
         self._cached = cache.load()
-        search = self._orphan_search(book)
         queries = Queries(
             book=book,
             ledger=started.ledger,
@@ -257,6 +267,7 @@ class Agent:
             self._clock,
             self._metrics,
             self._log,
+            self._notices,
             runtime=runtime if places else None,
             pods=self._pods,
             waits=lambda: self._starting,

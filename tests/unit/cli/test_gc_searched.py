@@ -8,6 +8,7 @@ from structlog.testing import CapturingLogger
 from allotment.cli import Exit, main
 from allotment.cri.messages import Sandbox
 from allotment.cri.runtime import Runtime
+from allotment.node.notices.board import Notices
 from allotment.node.orphans.search import OrphanSearch
 from allotment.observe.metrics import Metrics
 from allotment.testing.cri import FakeRuntime, Fault
@@ -31,6 +32,7 @@ def node(tmp_path):
             world.clock,
             Metrics("1"),
             CapturingLogger(),
+            Notices(Metrics("1")),
             runtime=lambda: Runtime(fake.path, timeout=0.5),
         )
         node.fake = fake

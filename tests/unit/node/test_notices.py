@@ -9,10 +9,10 @@ from allotment.addressing import errors
 from allotment.addressing.errors import AllotmentError, Exhausted, UnknownNetwork
 from allotment.addressing.reasons import Reason
 from allotment.cni.request import parse_request
-from allotment.node.notices.board import Notices
+from allotment.node.notices.board import Notices, OfLease
 from allotment.node.notices.notice import Notice, Subject
 from allotment.node.notices.refusals import refusal_of
-from allotment.node.notices.table import NOTICES, About
+from allotment.node.notices.table import NOTICES, About, Happened
 from allotment.observe.metrics import Metrics
 
 POD = Subject(About.POD, "c1", "test", "uid-c1")
@@ -75,3 +75,11 @@ def test_a_notice_counts_once_however_many_it_concerns_and_also_where_nobody_mak
         if cluster
         else []
     )
+
+
+def test_what_happens_to_many_leases_is_one_message_for_their_allocation():
+    heard = []
+    several = [OfLease("blue", f"10.0.0.{number} was freed", POD) for number in range(40)]
+    Notices(Metrics("1"), heard.append).tell_of_leases(Happened.ORPHAN_FREED, several)
+    assert [notice.subject for notice in heard] == [POD] * 40 + [Subject(About.ALLOCATION, network="blue")]
+    assert heard[-1].message == "10.0.0.0 was freed; 10.0.0.1 was freed; 10.0.0.2 was freed; and 37 more"

@@ -12,6 +12,9 @@ from allotment.addressing.address import parse_address
 from allotment.addressing.errors import LedgerUnavailable
 from allotment.cri.messages import LIST, STATUS, Sandbox
 from allotment.cri.runtime import Runtime, find_runtime
+from allotment.node.notices.board import Notices
+from allotment.node.notices.notice import Subject
+from allotment.node.notices.table import About
 from allotment.node.orphans.search import OrphanSearch
 from allotment.node.orphans.verdicts import Pods, Unreadable
 from allotment.observe.clock import SystemClock
@@ -46,10 +49,10 @@ class Searched(World):
             self.clock,
             self.metrics,
             self.log,
+            Notices(self.metrics, self.told.append),
             runtime=(lambda: Runtime(self.fake.path, timeout=0.2)) if runtime else None,
             pods=pods,
             waits=lambda: self.not_ready,
-            tell=self.told.extend,
         )
         return self
 
@@ -109,7 +112,12 @@ async def test_an_orphan_is_freed_by_two_looks_and_the_history_has_the_evidence(
     assert "30 s apart" in entry["ended"]["detail"]
     assert world.metric("orphans_freed_total") == 2
     assert world.metric("orphan_looks_total", outcome="judged") == 4
-    assert {told.lease.owner.pod_name for told in world.told} == {"web-c1"}
+    (v4, v6, together) = world.told
+    assert v4.subject == v6.subject == Subject(About.POD, "web-c1", "shop", "uid-web-c1")
+    assert "doesn't know its sandbox" in v4.message
+    assert together.subject == Subject(About.ALLOCATION, network="blue")
+    assert together.message == f"{v4.message}; {v6.message}"
+    assert world.metric("notices_total", reason="OrphanFreed") == 2
     assert {line["pod"] for line in world.said("freed an orphan")} == {"shop/web-c1"}
     assert await world.looks(30, 30) == []
     assert world.metric("orphan_leases", state="suspected") == 0
@@ -335,13 +343,21 @@ async def test_two_pods_with_one_address_are_told_and_touched_by_nobody(world):
     await world.looks(10)
     assert world.search.conflicts == ()  # one look alone may be wrong
     await world.looks(30, 30)
-    assert [(str(each.address), [name for name, _ in each.users]) for each in world.search.conflicts] == [
+    assert [(str(each.address), [user.name for user in each.users]) for each in world.search.conflicts] == [
         ("10.4.1.2", ["shop/web-c1", "shop/web-c7"]),
         ("10.4.1.9", ["shop/web-c8", "shop/web-c9"]),
     ]
     assert world.held() == {"c1"}
     assert world.metric("address_conflicts") == 2
     assert len(world.said("two use one address")) == 2
+    first = [notice for notice in world.told if "10.4.1.2 is used by" in notice.message]
+    assert [notice.subject for notice in first] == [
+        Subject(About.POD, "web-c1", "shop", "uid-web-c1"),
+        Subject(About.POD, "web-c7", "shop", "uid-web-c7"),
+        Subject(About.ALLOCATION, network="blue"),
+        Subject(About.NETWORK, "blue"),
+    ]
+    assert len(world.told) == 8, "a conflict is told once, however long it lasts"
     world.fake.remove("c7", "c8")
     await world.looks(30, 30)
     assert world.search.conflicts == ()

@@ -1,7 +1,7 @@
-"""Every reason that the agent's Events can have, in one table; `docs/reference/events.md` comes from it.
+"""Every reason that the agent's Events and conditions can have, in one table; `docs/reference/events.md` comes from it.
 
 A reason is one CamelCase word that stays what it is: people write alerts and `kubectl get events --field-selector`
-with it. They are named in `allotment.addressing.reasons`.
+with it. What an ADD can be refused for is named in `allotment.addressing.reasons`, the rest here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,26 @@ from allotment.addressing.reasons import Reason
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["NOTICES", "About", "Sort"]
+__all__ = ["CONDITIONS", "NOTICES", "About", "ConditionReason", "Happened", "Sort"]
 
 
 class About(enum.StrEnum):
     """The kinds of object that something can be said of."""
 
     POD = "Pod"
+    ALLOCATION = "Allocation"
     NETWORK = "Network"
+
+
+class Happened(enum.StrEnum):
+    """What happens besides refusals."""
+
+    ORPHAN_FREED = "OrphanFreed"
+    ADOPTED = "LeaseAdopted"
+    CONFLICT = "AddressConflict"
+    DRAIN_STARTED = "DrainStarted"
+    DRAIN_GOES_ON = "DrainProgressing"
+    DRAINED = "Drained"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +53,7 @@ class Sort:
 
 _POD: Final = (About.POD,)
 
-NOTICES: Final[Mapping[Reason, Sort]] = {
+NOTICES: Final[Mapping[Reason | Happened, Sort]] = {
     Reason.UNKNOWN: Sort(
         _POD, "The pod asks for a network that this node has never heard of; see the name in the CNI configuration."
     ),
@@ -74,4 +86,67 @@ NOTICES: Final[Mapping[Reason, Sort]] = {
     Reason.INVALID: Sort(_POD, "The CNI configuration, or what the pod asks for, says something impossible."),
     Reason.TEMPORARY: Sort(_POD, "Something that is needed didn't answer in time; the runtime tries again."),
     Reason.INTERNAL: Sort(_POD, "A fault in the agent; its log has the rest."),
+    Happened.ORPHAN_FREED: Sort(
+        (About.POD, About.ALLOCATION),
+        "An address was taken back because its owner is gone, though nobody released it; the message has the evidence.",
+        each=True,
+    ),
+    Happened.ADOPTED: Sort(
+        (About.POD, About.ALLOCATION),
+        "A running pod whose address nobody held was given the lease it lacked.",
+        each=True,
+    ),
+    Happened.CONFLICT: Sort(
+        (About.POD, About.ALLOCATION, About.NETWORK),
+        "Two pods use one address. Nothing is done about it: delete one of them.",
+        each=True,
+    ),
+    Happened.DRAIN_STARTED: Sort(
+        (About.ALLOCATION,),
+        "The network gives nothing new here any more, and waits for its pods.",
+        warning=False,
+        each=True,
+    ),
+    Happened.DRAIN_GOES_ON: Sort(
+        (About.ALLOCATION,),
+        "Half of the pods that were waited for, or more, have ended; the condition Draining is always up to date.",
+        warning=False,
+        each=True,
+    ),
+    Happened.DRAINED: Sort(
+        (About.ALLOCATION,), "The last pod has ended, and the agent's finalizer is off.", warning=False, each=True
+    ),
 }
+
+
+class ConditionReason(enum.StrEnum):
+    """Reasons of conditions that no refusal has."""
+
+    SERVING = "Serving"
+    LEASES_LEFT = "LeasesLeft"
+    IN_FLIGHT = "RequestsInFlight"
+    TWICE = "AddressUsedTwice"
+    NONE = "NoConflict"
+
+
+CONDITIONS: Final[Mapping[str, Mapping[ConditionReason | Reason, str]]] = {
+    "Ready": {
+        ConditionReason.SERVING: "True: addresses are given.",
+        Reason.NOT_ADMITTED: "False: the agent's finalizer is not on it yet.",
+        Reason.NO_BLOCK: "False: it has no block.",
+        Reason.NOT_CONFIRMED: "False: none of its blocks is confirmed yet.",
+        Reason.CLOSED: "False: it, or each of the Network's subnets, is closed.",
+        Reason.DRAINING: "False: it is on its way out.",
+        Reason.EXHAUSTED: "False: in one family or both, every address of its blocks is in use, cooling or reserved.",
+        Reason.LEDGER: "False: no lease can be put on disk, or the ledger is being rebuilt; the message says which.",
+    },
+    "Draining": {
+        ConditionReason.LEASES_LEFT: "True: pods still hold addresses; the message names some.",
+        ConditionReason.IN_FLIGHT: "True: no pod is left, and a request that began before is being ended.",
+    },
+    "Conflict": {
+        ConditionReason.TWICE: "True: two pods use one address; the message says which.",
+        ConditionReason.NONE: "False: that has ended.",
+    },
+}
+"""What each condition of an Allocation can say, by its reason."""

@@ -6,8 +6,11 @@ one, and each only once: neither its addresses nor its namespace change while it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from allotment.node.notices.board import OfLease
+from allotment.node.notices.notice import Subject, allocation_of, network, pod_of
+from allotment.node.notices.table import About, Happened
 from allotment.node.orphans.adoption import Seen, reconcile
 
 if TYPE_CHECKING:
@@ -20,16 +23,31 @@ if TYPE_CHECKING:
     from allotment.cri.messages import Sandbox
     from allotment.cri.runtime import Runtime
     from allotment.node.attaching.attachments import Attachments
+    from allotment.node.notices.board import Notices
     from allotment.node.orphans.adoption import Conflict
     from allotment.observe.metrics import Metrics
 
-__all__ = ["Adopter"]
+__all__ = ["LOOKS_TO_TELL", "Adopter"]
+
+LOOKS_TO_TELL: Final = 2
+"""So many looks in a row have to show a conflict."""
 
 
 class Adopter:
-    """One for the agent's life. `conflicts` are those of the last look, for whoever has to show them."""
+    """One for the agent's life. `conflicts` are those of the last look, for whoever has to show them.
 
-    def __init__(self, book: LeaseBook, attachments: Attachments, metrics: Metrics, log: FilteringBoundLogger) -> None:
+    `looks` counts those that were answered.
+    """
+
+    def __init__(
+        self,
+        book: LeaseBook,
+        attachments: Attachments,
+        metrics: Metrics,
+        log: FilteringBoundLogger,
+        notices: Notices,
+    ) -> None:
+        self._notices = notices
         self._book = book
         self._attachments = attachments
         self._log = log
@@ -37,6 +55,7 @@ class Adopter:
         metrics.read("address_conflicts", lambda: (((), float(len(self.conflicts))),))
         self._statuses: dict[str, Sandbox] = {}
         self._seen = Seen()
+        self.looks = 0
 
     @property
     def conflicts(self) -> tuple[Conflict, ...]:
@@ -60,9 +79,11 @@ class Adopter:
         before = self._seen
         after = tuple(self._book.leases())
         self._seen = reconcile(plans, self._statuses.values(), leases, after, at=at, earlier=before)
+        self.looks += 1
         self._tell(before.conflicts)
         if self._seen.adopt:
             await self._attachments.restore(self._seen.adopt)
+            told: list[OfLease] = []
             for claim in self._seen.adopt:
                 held = self._book.at(claim.owner.network, claim.address)
                 if held is None or held.owner.container_id != claim.owner.container_id:
@@ -75,14 +96,26 @@ class Adopter:
                     pod=f"{claim.owner.pod_namespace}/{claim.owner.pod_name}",
                     container=claim.owner.container_id,
                 )
+                pod = f"{claim.owner.pod_namespace}/{claim.owner.pod_name}"
+                message = f"{claim.address}, which {pod} uses, was held by nobody; the pod has a lease for it now"
+                told.append(OfLease(claim.owner.network, message, pod_of(claim.owner)))
+            self._notices.tell_of_leases(Happened.ADOPTED, told)
 
     def _tell(self, before: Sequence[Conflict]) -> None:
         for conflict in self._seen.conflicts:
             if conflict not in before:
-                users = ", ".join(f"{name} ({container[:12]})" for name, container in conflict.users)
+                users = ", ".join(f"{user.name} ({user.container[:12]})" for user in conflict.users)
                 self._log.error(
                     "two use one address", network=conflict.network, address=str(conflict.address), users=users
                 )
+                pods = [
+                    Subject(About.POD, user.pod, user.namespace, user.uid)
+                    for user in conflict.users
+                    if user.pod and user.namespace
+                ]
+                message = f"in network {conflict.network} {conflict.in_words}; delete one of them"
+                about = (*pods, allocation_of(conflict.network), network(conflict.network))
+                self._notices.tell(Happened.CONFLICT, message, *about)
 
     def blind(self) -> None:
         """The runtime gave no answer: what was seen before it can't be confirmed by what comes after."""

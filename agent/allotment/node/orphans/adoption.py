@@ -12,7 +12,7 @@ deletes one of them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from allotment.addressing.book import Claimed
 from allotment.addressing.lease import LeaseKind, Owner
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from allotment.addressing.plan import NetworkPlan
     from allotment.cri.messages import Sandbox
 
-__all__ = ["Conflict", "Seen", "reconcile"]
+__all__ = ["Conflict", "Seen", "User", "reconcile"]
 
 _INTERFACE = "eth0"
 """What containerd and CRI-O call a pod's own interface, the one whose addresses they tell."""
@@ -35,13 +35,29 @@ _Use = tuple[str, "Address", str]
 """Network, address, and the sandbox that uses it."""
 
 
+class User(NamedTuple):
+    """Who uses an address: in few characters, the container, and where that is a pod's, the pod."""
+
+    name: str
+    container: str
+    namespace: str = ""
+    pod: str = ""
+    uid: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """One address with several users, each as `<namespace>/<pod>` and its container; in a fixed order."""
+    """One address with several users, in a fixed order."""
 
     network: str
     address: Address
-    users: tuple[tuple[str, str], ...]
+    users: tuple[User, ...]
+
+    @property
+    def in_words(self) -> str:
+        """Which address, and who they are."""
+        users = " and ".join(f"{user.name} ({user.container[:12]})" for user in self.users)
+        return f"{self.address} is used by {users}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +144,12 @@ def _owner(network: str, sandbox: Sandbox) -> Owner:
 
 
 def _conflict(network: str, address: Address, sandboxes: Iterable[Sandbox], holder: Lease | None) -> Conflict:
-    users = {(f"{sandbox.namespace}/{sandbox.name}", sandbox.id) for sandbox in sandboxes}
+    users = {_user(_owner(network, sandbox)) for sandbox in sandboxes}
     if holder is not None:
-        owner = holder.owner
-        users.add((f"{owner.pod_namespace}/{owner.pod_name}" if owner.pod_name else owner.kind, owner.container_id))
+        users.add(_user(holder.owner))
     return Conflict(network, address, tuple(sorted(users)))
+
+
+def _user(owner: Owner) -> User:
+    name = f"{owner.pod_namespace}/{owner.pod_name}" if owner.pod_name else str(owner.kind)
+    return User(name, owner.container_id, owner.pod_namespace, owner.pod_name, owner.pod_uid)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from allotment.addressing.errors import AllotmentError, LedgerUnavailable
 from allotment.addressing.lease import Cause
 from allotment.cni.frames import LIMIT
-from allotment.node.inquiries.describe import lease_report
+from allotment.node.inquiries.describe import lease_report, who
 from allotment.node.inquiries.reports import (
     OrphanReport,
     OrphansQuery,
@@ -24,7 +24,10 @@ from allotment.node.inquiries.reports import (
     decode_question,
     encode,
 )
-from allotment.node.orphans.adopter import Adopter
+from allotment.node.notices.board import OfLease
+from allotment.node.notices.notice import pod_of
+from allotment.node.notices.table import Happened
+from allotment.node.orphans.adopter import LOOKS_TO_TELL, Adopter
 from allotment.node.orphans.evidence import namespace_gone
 from allotment.node.orphans.verdicts import (
     BETWEEN_LOOKS,
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from allotment.cri.messages import Sandbox
     from allotment.cri.runtime import Runtime
     from allotment.node.attaching.attachments import Attachments
+    from allotment.node.notices.board import Notices
     from allotment.node.orphans.adoption import Conflict
     from allotment.observe.clock import Clock
     from allotment.observe.metrics import Metrics
@@ -77,7 +81,7 @@ class Found:
 class OrphanSearch:
     """Looks and frees. With neither `runtime` nor `pods` there is nobody to ask, and it does nothing.
 
-    `runtime` finds the runtime anew for each look; `tell` hears of what was freed. `waits` says why nothing may be
+    `runtime` finds the runtime anew for each look. `waits` says why nothing may be
     freed yet (empty: it may).
     """
 
@@ -88,11 +92,11 @@ class OrphanSearch:
         clock: Clock,
         metrics: Metrics,
         log: FilteringBoundLogger,
+        notices: Notices,
         *,
         runtime: Callable[[], Runtime] | None,
         pods: PodsLook | None = None,
         waits: Callable[[], str] = lambda: "",
-        tell: Callable[[Sequence[Judged]], None] = lambda _: None,
     ) -> None:
         self._book = book
         self._attachments = attachments
@@ -101,8 +105,8 @@ class OrphanSearch:
         self._runtime = runtime
         self._pods = pods
         self._waits = waits
-        self._tell = tell
-        self._adopter = Adopter(book, attachments, metrics, log)
+        self._notices = notices
+        self._adopter = Adopter(book, attachments, metrics, log, notices)
         self._turn = asyncio.Lock()
         self._verdict = Verdict()
         self._looks = {outcome: metrics.count("orphan_looks_total", outcome) for outcome in ("judged", "blind")}
@@ -118,6 +122,11 @@ class OrphanSearch:
     def conflicts(self) -> tuple[Conflict, ...]:
         """Addresses that two pods use; nothing is done about them but to tell."""
         return self._adopter.conflicts
+
+    @property
+    def knows_conflicts(self) -> bool:
+        """Whether there have been looks enough since the start to tell that there are none."""
+        return self._adopter.looks >= LOOKS_TO_TELL
 
     async def run(self) -> None:
         """Look, free, wait, for ever. From the end of a look to the beginning of the next one it is long enough."""
@@ -226,8 +235,7 @@ class OrphanSearch:
             self._freed.inc(len(freed))
             for each in freed:
                 self._log.warning("freed an orphan", evidence=each.evidence, **_named(each.lease))
-            if freed:
-                self._tell(freed)
+            self._notices.tell_of_leases(Happened.ORPHAN_FREED, [_of_lease(each) for each in freed])
         return tuple(freed)
 
     def _say(self, verdict: Verdict) -> None:
@@ -259,6 +267,12 @@ def _known(source: SourceT | Unreadable | None) -> SourceT | None:
 
 def _gone(paths: Iterable[str]) -> Mapping[str, bool | None]:
     return {path: namespace_gone(path) for path in paths}
+
+
+def _of_lease(freed: Judged) -> OfLease:
+    owner = freed.lease.owner
+    message = f"{freed.lease.address}, which {who(owner)} had, was taken back: {freed.evidence}"
+    return OfLease(owner.network, message, pod_of(owner))
 
 
 def _named(lease: Lease) -> dict[str, str]:
