@@ -13,12 +13,12 @@ OURS = "allotment.dev/node"
 
 
 class ClusterAgent(Agent):
-    """An agent of the node `node`, with a token that is bound to it."""
+    """An agent of the node `node`, with a token that is bound to it; `url` is another way to the server."""
 
-    def __init__(self, launcher, server, node, **more):
+    def __init__(self, launcher, server, node, *, url="", **more):
         super().__init__(launcher, manifests={}, node=node, **more)
         token = server.bound_token(NAMESPACE, ACCOUNT, node=node)
-        self.kubeconfig = server.write_kubeconfig(f"agent-{node}", token)
+        self.kubeconfig = server.write_kubeconfig(f"agent-{node}", token, url=url)
 
     def arguments(self):
         flags = super().arguments()

@@ -70,6 +70,8 @@ class _Wish:
     act: Callable[[Request, Client], Awaitable[None]] | None
     """None: it is about the events of a watch."""
     times: int | None
+    tears: bool = False
+    """Of an event: whether it is torn; else it is swapped with the next."""
 
 
 @dataclass
@@ -124,6 +126,18 @@ class Proxy(Served):
 
         self._wish(act, times, which)
 
+    def tear_answers(self, *, times: int | None = 1, **which: Any) -> None:
+        """Pass the request on, answer with the first half of what the server said, and reset the connection."""
+
+        async def act(request: Request, client: Client) -> None:
+            async with self._passed_on(request) as answer:
+                body = await answer.body()
+                await client.begin(answer.status, answer.headers)
+                await client.send(h11.Data(data=body[: len(body) // 2]))
+            raise ConnectionResetError
+
+        self._wish(act, times, {"watch": False, **which})
+
     def empty_lists(self, *, times: int | None = 1, **which: Any) -> None:
         """Answer a list with its resource version and no items."""
 
@@ -138,6 +152,10 @@ class Proxy(Served):
     def swap_events(self, *, times: int | None = 1, **which: Any) -> None:
         """Hold an event of a watch back until the one after it has gone out."""
         self._wish(None, times, {"watch": True, **which})
+
+    def tear_events(self, *, times: int | None = 1, **which: Any) -> None:
+        """Send the first half of an event, and reset the connection of its watch."""
+        self._wish(None, times, {"watch": True, **which}, tears=True)
 
     def heal(self) -> None:
         """Forget all wishes."""
@@ -165,8 +183,8 @@ class Proxy(Served):
 
     # -- in the loop's thread
 
-    def _wish(self, act: Any, times: int | None, which: dict[str, Any]) -> None:
-        self._do(lambda: self._wishes.append(_Wish(Which(**which), act, times)))
+    def _wish(self, act: Any, times: int | None, which: dict[str, Any], *, tears: bool = False) -> None:
+        self._do(lambda: self._wishes.append(_Wish(Which(**which), act, times, tears)))
 
     def _granted(self, request: Request, *, of_events: bool) -> _Wish | None:
         """The first wish that fits, counted as used."""
@@ -196,7 +214,8 @@ class Proxy(Served):
                 client.http.start_next_cycle()
             client.writer.close()
         except (OSError, EOFError, h11.ProtocolError, asyncio.CancelledError):
-            abort(transport.get_extra_info("socket"))
+            if (ours := transport.get_extra_info("socket")) is not None:  # else it is closed already
+                abort(ours)
             transport.abort()
 
     async def _exchange(self, request: Request, client: Client) -> None:
@@ -237,7 +256,10 @@ class Proxy(Served):
                 event = line + b"\n"
                 if held:
                     event, held = event + held, b""
-                elif b'"type":"BOOKMARK"' not in line and self._granted(request, of_events=True) is not None:
+                elif b'"type":"BOOKMARK"' not in line and (wish := self._granted(request, of_events=True)) is not None:
+                    if wish.tears:
+                        await client.send(h11.Data(data=event[: len(event) // 2]))
+                        raise ConnectionResetError
                     held = event
                     continue
                 await client.send(h11.Data(data=event))

@@ -188,6 +188,23 @@ def test_events_come_in_the_wrong_order(api_server, proxy, client, name):
     assert [event(watch)[1]["data"]["a"] for _ in range(3)] == ["2", "1", "3"]
 
 
+def test_an_event_is_torn_and_its_watch_with_it(api_server, proxy, client, name):
+    watch = client.watch(name=name)
+    proxy.tear_events(path=name)
+    api_server.request("POST", MAPS, made(name, a="x" * 1000))
+    with pytest.raises(BROKEN):
+        watch.read()
+    with Client(api_server, proxy.port) as another:
+        assert another.ask("GET", f"{MAPS}/{name}")[0] == 200
+
+
+def test_an_answer_is_torn(api_server, proxy, client, name):
+    proxy.tear_answers(path="/configmaps")
+    with pytest.raises(BROKEN):
+        client.ask("POST", MAPS, made(name, a="x" * 1000))
+    assert name in names(api_server)
+
+
 def test_a_watch_ends_at_the_server_when_its_client_hangs_up(api_server, proxy, name):
     with Client(api_server, proxy.port) as client:
         client.watch(name=name).close()

@@ -95,8 +95,13 @@ async def _source(
         return lambda: ManifestSource(folder, StateFolder(settings.state_dir), settings.node, clock, log), None
     from allotment.node import cluster  # noqa: PLC0415  # memory that an agent without a cluster need not hold
 
+    def listed(kind: str) -> None:
+        metrics.count("source_lists_total", kind).inc()
+
     dropped = metrics.count("event_notes_dropped_total")
-    source = await cluster.connected(settings.kubeconfig, settings.node, clock, log, stack, on_drop=dropped.inc)
+    source = await cluster.connected(
+        settings.kubeconfig, settings.node, clock, log, stack, on_drop=dropped.inc, on_list=listed
+    )
     return lambda: source, source
 
 

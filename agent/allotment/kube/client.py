@@ -32,7 +32,7 @@ from allotment.kube.session import IDLE_SECONDS, Session
 from allotment.kube.watch import WatchEvent, decoder, identify, read_events
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from allotment.kube.access import Access
     from allotment.kube.session import Query
@@ -71,9 +71,10 @@ _decode_page: Final = msgspec.json.Decoder(_Page).decode
 class Client:
     """The API server that `access` leads to; an async context manager.
 
-    `timeout` is that of a call as a whole, in seconds; `idle` how long a watch may be silent. Besides the failures
-    named with each method, all of them raise `Unreachable`, `TooManyRequests`, `Unserved`, `Forbidden` and `Invalid`
-    (`allotment.kube.failures`), and ConfigError for a name that no object can have.
+    `timeout` is that of a call as a whole, in seconds; `idle` how long a watch may be silent. `on_list` hears of each
+    whole list that was read, by the plural of its kind. Besides the failures named with each method, all of them raise
+    `Unreachable`, `TooManyRequests`, `Unserved`, `Forbidden` and `Invalid` (`allotment.kube.failures`), and ConfigError
+    for a name that no object can have.
     """
 
     def __init__(
@@ -84,8 +85,10 @@ class Client:
         user_agent: str = "allotment",
         timeout: float = 10.0,
         idle: float = IDLE_SECONDS,
+        on_list: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.clock = clock
+        self._on_list = on_list
         self._session = Session(access, user_agent=user_agent, timeout=timeout, idle=idle)
 
     async def __aenter__(self) -> Self:
@@ -280,6 +283,7 @@ class Client:
                     unread[key] = f"{resource.kind} {key or '(without a name)'}: {error}"
             more = found.metadata.continue_
             if not more:
+                self._on_list(resource.plural)
                 return Listing(tuple(items), found.metadata.resource_version, unread)
 
     async def _get(self, resource: Resource[T], ask: Ask, name: str, namespace: str) -> bytes:

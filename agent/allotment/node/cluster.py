@@ -113,16 +113,17 @@ async def connected(
     stack: AsyncExitStack,
     *,
     on_drop: Callable[[float], None] = lambda _: None,
+    on_list: Callable[[str], None] = lambda _: None,
 ) -> ClusterSource:
     """The source of the cluster that `kubeconfig` names, or (None) that this process is a pod of; closed with `stack`.
 
-    `on_drop` hears of notices that became no Event.
+    `on_drop` hears of notices that became no Event, `on_list` of each whole list that was read, by its kind's plural.
 
     Raises:
         ConfigError: there is no such cluster to be found; the message says what to do.
     """
     access = await find_access(kubeconfig)
-    client = await stack.enter_async_context(Client(access, clock, user_agent="allotment-agent"))
+    client = await stack.enter_async_context(Client(access, clock, user_agent="allotment-agent", on_list=on_list))
     return ClusterSource(client, access.server, node, clock, log, on_drop=on_drop)
 
 

@@ -138,6 +138,13 @@ METRICS: Final[tuple[Metric, ...]] = (
         {},
     ),
     Metric(
+        "source_lists_total",
+        Kind.COUNTER,
+        "Whole lists read from the API server, by kind: one at the start, each further one because a watch could not "
+        "go on from where it was (410 Gone), or because an answer was doubted.",
+        {"kind": ()},
+    ),
+    Metric(
         "orphan_looks_total",
         Kind.COUNTER,
         "Looks for leases without an owner; a blind one could not tell, and the log says why.",
