@@ -12,7 +12,7 @@ from time import CLOCK_MONOTONIC
 from time import clock_gettime as clock
 from typing import TYPE_CHECKING, Final
 
-from bench import attach, lasting, report
+from bench import attach, lasting, report, watching
 from bench.figures import Outcome
 from bench.load import LoadError
 from bench.machine import facts, load_average
@@ -33,7 +33,10 @@ SCENARIOS: Final[dict[str, Callable[[Stage], Outcome]]] = {
     "start": lasting.start,
     "memory": lasting.memory,
     "growth": lasting.growth,
+    "idle": watching.idle,
+    "foreign": watching.foreign,  # last: it fills the API server
 }
+GROUPS: Final = {"cluster": ("idle", "foreign")}
 
 
 def main() -> int:
@@ -78,7 +81,9 @@ def _run(names: list[str], stage: Stage) -> list[Outcome]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     only = [os.environ.get("BENCH") or ",".join(SCENARIOS)]
-    parser.add_argument("only", nargs="*", default=only, help=f"of {', '.join(SCENARIOS)} (variable BENCH; all)")
+    parser.add_argument(
+        "only", nargs="*", default=only, help=f"of {', '.join([*SCENARIOS, *GROUPS])} (variable BENCH; all)"
+    )
     rounds = int(os.environ.get("ROUNDS") or 0)
     parser.add_argument("--rounds", type=int, default=rounds, help="how often each is measured (variable ROUNDS)")
     quick = bool(os.environ.get("QUICK"))
@@ -93,9 +98,9 @@ def _options() -> argparse.Namespace:
 
 
 def _names(parser: argparse.ArgumentParser, text: str) -> list[str]:
-    names = text.replace(",", " ").split()
+    names = [name for word in text.replace(",", " ").split() for name in GROUPS.get(word, (word,))]
     if unknown := [name for name in names if name not in SCENARIOS]:
-        parser.error(f"no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
+        parser.error(f"no scenario {', '.join(unknown)}; there are {', '.join([*SCENARIOS, *GROUPS])}")
     return names
 
 

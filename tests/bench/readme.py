@@ -20,7 +20,7 @@ __all__ = ["BEGIN", "END", "UnfitError", "filled", "main"]
 ROOT: Final = Path(__file__).resolve().parents[2]
 BEGIN: Final = "<!-- figures -->"
 END: Final = "<!-- end of figures -->"
-_SCENARIOS: Final = {"size", "add", "del", "throughput", "replace", "start", "memory", "growth"}
+_SCENARIOS: Final = {"size", "add", "del", "throughput", "replace", "start", "memory", "growth", "idle", "foreign"}
 
 
 class UnfitError(Exception):

@@ -6,6 +6,7 @@ import functools
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,9 @@ from bench.agent import Agent
 from bench.load import Plugin, sync_times
 from bench.machine import file_system
 from bench.rival import host_local
+from cluster.control_plane import ApiServer
+from cluster.fixtures import CRDS
+from kube.cluster_agent import install
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -90,6 +94,29 @@ class Stage:
     def large(self) -> Agent:
         """An agent that is there to hold many leases; not started, and filled by the scenarios as they need it."""
         return self.agent("large")
+
+    @property
+    def launcher(self) -> Launcher:
+        """Starts agents."""
+        return self._launcher
+
+    @property
+    def run_folder(self) -> Path:
+        """Where sockets are made."""
+        return self._run
+
+    @functools.cached_property
+    def api(self) -> ApiServer:
+        """A real API server with our kinds and what `kubectl apply -k daemonset` installs but for the pods."""
+        server = self._ends.enter_context(ApiServer())
+        server.apply_crds(list(CRDS.glob("*.yaml")))
+        install(server)
+        return server
+
+    @staticmethod
+    def say(text: str) -> None:
+        """Tell whoever waits what goes on."""
+        print(f"bench: {text}", file=sys.stderr, flush=True)
 
     @functools.cached_property
     def rival(self) -> Plugin:

@@ -124,6 +124,8 @@ class _Direction:
         self.flows.set()
         self.rate = 0.0
         """Bytes a second; 0: as many as come."""
+        self.carried = 0
+        """Bytes so far."""
 
 
 class Line(Served):
@@ -147,6 +149,11 @@ class Line(Served):
     def connections(self) -> int:
         """How many connections it carries."""
         return len(self._carried)
+
+    @property
+    def answered(self) -> int:
+        """How many bytes of the server's it has carried."""
+        return self._answers.carried
 
     def cut(self) -> None:
         """End all present connections with RST, on both sides; new ones are carried."""
@@ -229,6 +236,7 @@ class Line(Served):
                 target.shutdown(socket.SHUT_WR)
                 return
             await self._loop.sock_sendall(target, data)
+            direction.carried += len(data)
             if rate:
                 await self._pause(len(data) / rate)
 

@@ -6,7 +6,7 @@ import pytest
 
 from bench.readme import BEGIN, END, ROOT, UnfitError, filled
 
-SCENARIOS = ["size", "add", "del", "throughput", "replace", "start", "memory", "growth"]
+SCENARIOS = ["size", "add", "del", "throughput", "replace", "start", "memory", "growth", "idle", "foreign"]
 PAGE = f"before\n{BEGIN}\nold\n{END}\nafter\n"
 
 
