@@ -68,7 +68,7 @@ def test_a_full_network_is_told_on_the_pod_and_on_the_network(server, name, agen
 
 def test_what_fails_again_and_again_stays_one_event(server, name, agent):
     agent.start()
-    net = admitted(server, name, "10.71.0.0/32")
+    net = admitted(server, name, "10.71.0.0/32", autoAllocateBlocks=False)  # or each would wait for a block
     assert not agent.ask("ADD", f"{name}-a", network=net).exit_code
     for number in range(200):
         refused(agent, f"{name}-{number % 100}", net)

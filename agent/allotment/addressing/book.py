@@ -28,7 +28,7 @@ from allotment.addressing.utilization import Use
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from allotment.addressing.address import Address, Family
+    from allotment.addressing.address import Address, Family, Prefix
     from allotment.addressing.lease import AttachmentKey, Change, Owner, Supposed
     from allotment.addressing.plan import NetworkPlan
 
@@ -374,6 +374,16 @@ class LeaseBook:
         self._check(now)
         holdings = self._networks.get(network)
         return Use() if holdings is None else holdings.use(now.seconds - holdings.cooldown)
+
+    def is_empty(self, network: str, block: Prefix, now: Moment) -> bool:
+        """Whether nothing in one of the network's blocks is leased, being given, or cooling.
+
+        Raises:
+            InternalError: not loaded, or `now` is of another boot.
+        """
+        self._check(now)
+        holdings = self._networks.get(network)
+        return holdings is not None and holdings.is_empty(block, now.seconds - holdings.cooldown)
 
     # -- keeping
 

@@ -166,7 +166,8 @@ def _take_next(holdings: Holdings, family: Family, seconds: float, only: _Only |
         taken = None if only.block is None else only.block.take(since)
         found = None if only.block is None or taken is None else (only.block, taken)
     if found is None:
-        raise Exhausted(_exhausted(holdings, family, seconds, only, node))
+        helps = () if only is not None else (family,)
+        raise Exhausted(_exhausted(holdings, family, seconds, only, node), families=helps)
     block, (number, idle) = found
     return Choice(Address(family, number), block.prefix, idle)
 
@@ -174,13 +175,16 @@ def _take_next(holdings: Holdings, family: Family, seconds: float, only: _Only |
 def _no_block(holdings: Holdings, node: str) -> Exhausted:
     none = f"no IP addresses available in network {holdings.name} on {node}"
     pending = holdings.plan.pending if holdings.plan is not None else ()
+    subnets = holdings.plan.subnets if holdings.plan is not None else ()
+    families = tuple(sorted({subnet.family for subnet in subnets}))
     if pending:
         named = ", ".join(str(prefix) for prefix in pending)
         return Exhausted(
             f"{none}: 0 of {len(pending)} blocks; the controller has cut {named} for it and not confirmed it yet",
             reason=Reason.NOT_CONFIRMED,
+            families=families,
         )
-    return Exhausted(f"{none}: 0 of 0 blocks{_no_more(holdings, None)}", reason=Reason.NO_BLOCK)
+    return Exhausted(f"{none}: 0 of 0 blocks{_no_more(holdings, None)}", reason=Reason.NO_BLOCK, families=families)
 
 
 def _exhausted(holdings: Holdings, family: Family, seconds: float, only: _Only | None, node: str) -> str:

@@ -10,6 +10,7 @@
     ├── TryAgain               11    could be served later, nothing is wrong with the request
     │   ├── NotAdmitted        11    the network is known, this node may not serve it yet
     │   ├── NetworkClosed      11    the network gives nothing new here; that can be undone
+    │   ├── BlockAwaited       11    no address is left, and a further block is on its way
     │   └── LedgerUnavailable  11    the lease cannot be put on disk now
     ├── NotServing             50    this agent can serve no ADD at all (the answer to STATUS)
     │   ├── LedgerDamaged      50    the ledger does not say what was written: set it aside, rebuild it
@@ -32,13 +33,17 @@ A message says what happened, to what, and what to do about it.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from allotment.addressing.address import Family
 
 from allotment.addressing.reasons import Reason
 
 __all__ = [
     "AddressUnavailable",
     "AllotmentError",
+    "BlockAwaited",
     "CheckFailed",
     "ConfigError",
     "DecodeError",
@@ -138,6 +143,12 @@ class NetworkClosed(TryAgain):
     reason = Reason.CLOSED
 
 
+class BlockAwaited(TryAgain):
+    """No address is left to give now, but this node has asked for a further block."""
+
+    reason = Reason.EXHAUSTED
+
+
 class LedgerUnavailable(TryAgain):
     """The lease cannot be put on disk now, so it is not given (I2)."""
 
@@ -177,11 +188,20 @@ class InternalError(AllotmentError):
 
 
 class Exhausted(AllotmentError):
-    """No address is left to give."""
+    """No address is left to give.
+
+    `families` are those of which a further block would help.
+    """
 
     code = 101
     retryable = True
     reason = Reason.EXHAUSTED
+
+    def __init__(
+        self, message: str, details: str = "", *, reason: Reason | None = None, families: tuple[Family, ...] = ()
+    ) -> None:
+        super().__init__(message, details, reason=reason)
+        self.families = families
 
 
 class AddressUnavailable(AllotmentError):

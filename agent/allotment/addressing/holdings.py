@@ -293,6 +293,11 @@ class Holdings:
         """Whether there is nothing left to hold: no plan, no lease, no rest."""
         return self.plan is None and not any(self.leases.values()) and not self._held and not self._lingering
 
+    def is_empty(self, prefix: Prefix, since: float) -> bool:
+        """Whether nothing in this block is leased, being given, or cooling."""
+        space = self.spaces.get(prefix)
+        return space is not None and not space.taken and not space.cooling(since)
+
     def state(self, address: Address, seconds: float, node: str) -> AddressState:
         """What an address is at a moment, with all that a person would ask next."""
         since = seconds - self.cooldown

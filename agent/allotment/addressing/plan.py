@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from allotment.addressing.intervals import IntervalSet
 
 if TYPE_CHECKING:
-    from allotment.addressing.address import Address, Prefix
+    from allotment.addressing.address import Address, Family, Prefix
     from allotment.addressing.errors import AllotmentError
     from allotment.addressing.reasons import Reason
 
@@ -72,7 +72,8 @@ class NetworkPlan:
     `refusal` set means that nothing new is given at all; releases and CHECK go on.
     `no_more` completes the message of exhaustion: why no further block can be had. `pending` are the blocks that are
     cut for this node, and not Confirmed yet. `claimed` says that somebody else picks the addresses (an L2 network in a
-    cluster): the blocks only say where they lie.
+    cluster): the blocks only say where they lie. `may_grow` are the families of which a further block is to be had by
+    asking.
     """
 
     name: str
@@ -86,3 +87,4 @@ class NetworkPlan:
     no_more: str = ""
     pending: tuple[Prefix, ...] = ()
     claimed: bool = False
+    may_grow: tuple[Family, ...] = ()

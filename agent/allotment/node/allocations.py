@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from allotment.addressing.lease import Lease
     from allotment.addressing.utilization import Utilization
     from allotment.api.allocation import Allocation
+    from allotment.node.block_keeper import BlockKeeper, Said
     from allotment.node.notices.notice import Subject
     from allotment.node.orphans.adoption import Conflict
     from allotment.node.view import Source
@@ -53,8 +54,8 @@ class AllocationKeeper:
     """Looks at each Allocation after every change of Views or leases, and writes what is due.
 
     `fault` says why no lease can be put on disk (empty: they can), `conflicts` which addresses have two users (None:
-    nobody knows yet); `tell`
-    hears how drains go.
+    nobody knows yet); `tell` hears how drains go. Nothing is written while `waits` says why: as long as not all leases
+    are known none may be taken for the last one, and no ledger for the one that knows them.
     """
 
     def __init__(
@@ -66,9 +67,11 @@ class AllocationKeeper:
         *,
         node: str,
         ledger_id: str,
+        blocks: BlockKeeper,
         fault: Callable[[], str] = lambda: "",
         conflicts: Callable[[], tuple[Conflict, ...] | None] = lambda: None,
         tell: Callable[[Happened, str, Subject], None] = lambda *_: None,
+        waits: Callable[[], str] = lambda: "",
     ) -> None:
         self._source = source
         self._book = book
@@ -80,6 +83,8 @@ class AllocationKeeper:
         self._conflicts = conflicts
         self._notify = tell
         self._told_left: dict[str, int] = {}  # by UID of what drains: so many leases were left when that was told
+        self._blocks = blocks
+        self._waits = waits
         self._view = View()
         self._wake = asyncio.Event()
         self._draining = False
@@ -98,6 +103,10 @@ class AllocationKeeper:
         if self._draining:
             self._wake.set()
 
+    def look_soon(self) -> None:
+        """Something that others wait for is to be looked at now."""
+        self._wake.set()
+
     async def run(self) -> None:
         """Work for ever. A write that takes its time delays no other Allocation's."""
         async with asyncio.TaskGroup() as group:
@@ -108,13 +117,23 @@ class AllocationKeeper:
                 # What comes in the same moment is looked at in one round: a burst of DELs costs one look, not one each.
                 await self._clock.sleep(_TOGETHER)
                 self._wake.clear()
+                if self._waits():
+                    continue
                 view = self._view
+                await self._sweep(view)
                 for name, allocation in ((item.name, item) for item in view.allocations.values()):
                     if name in self._busy:
                         self._missed.add(name)
                     else:
                         self._busy.add(name)
                         group.create_task(self._attend(allocation, view))
+
+    async def _sweep(self, view: View) -> None:
+        try:
+            await self._blocks.sweep(view)
+        except TryAgain as error:
+            self._log.warning("offers not forgotten", error=error.message)
+            self._later()
 
     async def _attend(self, allocation: Allocation, view: View) -> None:
         name = allocation.name
@@ -151,7 +170,8 @@ class AllocationKeeper:
             return
         if reason:
             self._tell_drain(allocation, reason, left)
-        await self._tell(allocation, reason, left)
+        said = await self._blocks.look(allocation, view, draining=bool(reason))
+        await self._tell(allocation, reason, left, said)
 
     async def _release(self, allocation: Allocation, reason: str, *, ours: bool) -> None:
         """The last lease is gone: let the Allocation go."""
@@ -166,21 +186,27 @@ class AllocationKeeper:
         await self._source.forget(allocation)
         self._written.pop(name, None)
 
-    async def _tell(self, allocation: Allocation, reason: str, left: tuple[Lease, ...]) -> None:
+    async def _tell(self, allocation: Allocation, reason: str, left: tuple[Lease, ...], said: Said) -> None:
         name = allocation.name
         now = self._clock.seconds()
-        status = self._status(allocation, reason, left)
-        if status == allocation.status:
+        status = self._status(allocation, reason, left, said)
+        before = allocation.status
+        if status == before:
             return
-        urgent = condition(status, "Draining") != condition(allocation.status, "Draining")
+        urgent = (
+            condition(status, "Draining") != condition(before, "Draining")
+            or status.want_blocks != before.want_blocks
+            or status.relinquished != before.relinquished
+        )
         due = self._written.get(name, -_STATUS_APART) + _STATUS_APART
         if not urgent and now < due:
             asyncio.get_running_loop().call_later(due - now, self._wake.set)
             return
         self._written[name] = now
-        await self._source.record(allocation, status=status)
+        if await self._source.record(allocation, status=status):
+            await self._blocks.written(allocation, said)
 
-    def _status(self, allocation: Allocation, reason: str, left: tuple[Lease, ...]) -> AllocationStatus:
+    def _status(self, allocation: Allocation, reason: str, left: tuple[Lease, ...], said: Said) -> AllocationStatus:
         network = allocation.spec.network
         now = Moment(self._clock.boot, self._clock.seconds())
         use = self._book.use(network, now)
@@ -198,6 +224,8 @@ class AllocationKeeper:
         return AllocationStatus(
             ledger_id=self._ledger_id,
             blocks=tuple(_block_use(prefix, each) for prefix, each in numbers.items()),
+            want_blocks=said.want,
+            relinquished=said.relinquished,
             conditions=conditions(allocation, facts, self._clock.wall()),
         )
 

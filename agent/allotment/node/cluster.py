@@ -286,6 +286,7 @@ class ClusterSource:
                 ),
                 doubted=doubted,
                 synced=True,
+                controlled=True,
                 lost_contact=min(lost) if lost else None,
             )
         before, self._view = self._view, view

@@ -20,11 +20,13 @@ from allotment.addressing.lease import Cause, LeaseKind
 from allotment.cni.server import CniServer, Limits, bind, refuse_if_answered
 from allotment.node.allocations import AllocationKeeper
 from allotment.node.attaching.attachments import Attachments
+from allotment.node.block_keeper import BlockKeeper
 from allotment.node.claims.parts import ClaimParts
 from allotment.node.exposition import Gauges, LedgerMeter, SocketWatcher, http_routes
 from allotment.node.handler import CniHandler
 from allotment.node.inquiries.queries import Queries
 from allotment.node.notices.board import Notices
+from allotment.node.offers import Offers
 from allotment.node.orphans.search import OrphanSearch
 from allotment.node.plans import network_plans
 from allotment.node.rebuild import Rebuilt, living_namespaces, observe_namespaces, read_cni_cache, rebuild
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
+    from allotment.addressing.plan import NetworkPlan
     from allotment.cri.runtime import Runtime
     from allotment.node.claims.parts import Claims
     from allotment.node.notices.notice import Notice
@@ -111,6 +114,7 @@ class Agent:
         self._rebuilt = Rebuilt((), ())
         self._rested: set[str] = set()  # networks whose addresses all rest since the ledger was made again
         self._more_known = asyncio.Event()
+        self._served: Callable[[], None] = lambda: None
 
     def stop(self) -> None:
         """Drain and end; may be called from a signal handler of the loop."""
@@ -173,26 +177,15 @@ class Agent:
         self._lost = bool(started.lost)
         self._say_starting(self._starting)  # before anything can ask: a lost lease is not taken for a released one
         source = self._make_source()
+        cache = ViewCache(started.ledger, local_l2=settings.standalone)
         search = self._orphan_search(book)
-        keeper = AllocationKeeper(
-            source,
-            book,
-            clock,
-            log,
-            node=settings.node,
-            ledger_id=started.ledger.ledger_id,
-            fault=started.ledger.fault,
-            conflicts=lambda: search.conflicts if search.knows_conflicts else None,
-            tell=self._notices.tell,
-        )
+        keeper = self._allocation_keeper(source, book, started, cache, search)
         if self._make_claims is not None:
             self._claims = self._make_claims(self._claim_parts(started, book))
             attachments.pick_by(self._claims)
             part("claims", self._claims.run())
-        attachments.on_change(lambda: self._leases_changed(keeper))
         spool = Spool(settings.spool_dir, attachments, clock, self._metrics, log)
         attachments.before_repeating(spool.settle)
-        cache = ViewCache(started.ledger, local_l2=settings.standalone)
         self._cached = cache.load()
         queries = Queries(
             book=book,
@@ -253,6 +246,31 @@ class Agent:
         if self._claims is not None:
             self._claims.poke()
 
+    def _allocation_keeper(
+        self, source: Source, book: LeaseBook, started: Started, cache: ViewCache, search: OrphanSearch
+    ) -> AllocationKeeper:
+        """What writes this node's Allocations, awake whenever somebody waits for it."""
+        self._offers = Offers(started.ledger, self._replan)
+        shortage = self._attachments.shortage
+        blocks = BlockKeeper(book, self._clock, self._offers, self._log, short=shortage.of, on_disk=cache.blocks)
+        keeper = AllocationKeeper(
+            source,
+            book,
+            self._clock,
+            self._log,
+            node=self._settings.node,
+            ledger_id=started.ledger.ledger_id,
+            blocks=blocks,
+            fault=started.ledger.fault,
+            conflicts=lambda: search.conflicts if search.knows_conflicts else None,
+            tell=self._notices.tell,
+            waits=lambda: self._starting,
+        )
+        self._served = keeper.look_soon
+        self._attachments.on_change(lambda: self._leases_changed(keeper))
+        shortage.on_change(keeper.look_soon)
+        return keeper
+
     def _orphan_search(self, book: LeaseBook) -> OrphanSearch:
         places = self._settings.runtime_sockets
 
@@ -282,7 +300,7 @@ class Agent:
         elif view.synced and not view.doubted:
             self._cached = None
         before, self._view = self._view, view
-        plans = network_plans(view, self._settings.node)
+        plans = self._plans()
         if not self._starting and self._rebuilt.can_place(plans):
             self._say_starting(_LATE)
             self._more_known.set()
@@ -302,6 +320,12 @@ class Agent:
                 self._log.warning("source doubted", reason=view.doubted)
             elif before is not kept:
                 self._log.info("source in step again")
+
+    def _plans(self) -> tuple[NetworkPlan, ...]:
+        return network_plans(self._view, self._settings.node, self._offers.closed)
+
+    def _replan(self) -> None:
+        self._attachments.apply(self._plans())
 
     async def _begin(self, started: Started, book: LeaseBook) -> None:
         """What has to be true before the first address is given."""
@@ -333,6 +357,8 @@ class Agent:
         self._attachments.serve(reason, incomplete=bool(reason) and self._lost)
         if reason:
             self._notifier.status(reason)
+        else:
+            self._served()
 
     async def _end_earlier_boots(self, book: LeaseBook) -> None:
         """After a restart of the machine no sandbox of before exists: its leases end, one look is enough (I8)."""
@@ -351,15 +377,15 @@ class Agent:
         cached = await asyncio.to_thread(read_cni_cache, settings.cni_cache_dir)
         observed = await observe_namespaces(settings.netns_dir)
         living = await living_namespaces(attachment.netns for attachment in cached if attachment.netns)
-        while anew or self._rebuilt.can_place(network_plans(self._view, settings.node)):
-            found = rebuild(network_plans(self._view, settings.node), cached, observed, living=living)
+        while anew or self._rebuilt.can_place(self._plans()):
+            found = rebuild(self._plans(), cached, observed, living=living)
             for remark in found.remarks:
                 self._log.warning("rebuild", remark=remark)
             # What had a block before has been given and taken back by this agent, which knows better by now.
             claims = found.claims if anew else self._rebuilt.late(found)
             await self._attachments.restore(claims)
             if claims or started.had_ledger or self._knows_another(started):
-                networks = [plan.name for plan in network_plans(self._view, settings.node) if plan.name not in rested]
+                networks = [plan.name for plan in self._plans() if plan.name not in rested]
                 await self._attachments.suppose_rested(networks)
                 rested.update(networks)
             self._rebuilt, anew = found, False

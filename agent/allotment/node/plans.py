@@ -15,9 +15,13 @@ from allotment.addressing.plan import BlockPlan, Layer, NetworkPlan, Refusal
 from allotment.addressing.reasons import Reason
 from allotment.api.ipamconfig import effective
 from allotment.api.meta import NODE_FINALIZER
+from allotment.node.growth import block_limit
 from allotment.node.unseen import is_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from allotment.addressing.address import Family
     from allotment.api.allocation import Allocation
     from allotment.api.network import Network
     from allotment.node.view import View
@@ -25,12 +29,24 @@ if TYPE_CHECKING:
 __all__ = ["draining", "network_plans"]
 
 
-def network_plans(view: View, node: str) -> tuple[NetworkPlan, ...]:
-    """The plans of every network that this node has heard of, by name: from a Network, an Allocation, or both."""
+def network_plans(view: View, node: str, closed: Collection[tuple[str, str]] = frozenset()) -> tuple[NetworkPlan, ...]:
+    """The plans of every network that this node has heard of, by name: from a Network, an Allocation, or both.
+
+    `closed` are the blocks (network, CIDR) that the ledger says are offered back.
+    """
     reserved = IntervalSet.of(*(prefix for item in view.reservations.values() for prefix in item.spec.prefixes))
     names = sorted({*view.networks, *view.allocations})
     return tuple(
-        _plan(name, view.networks.get(name), view.allocations.get(name), view, reserved, node) for name in names
+        _plan(
+            name,
+            view.networks.get(name),
+            view.allocations.get(name),
+            view,
+            reserved,
+            node,
+            frozenset(cidr for network, cidr in closed if network == name),
+        )
+        for name in names
     )
 
 
@@ -53,12 +69,18 @@ def draining(allocation: Allocation, view: View) -> str:
 
 
 def _plan(
-    name: str, network: Network | None, allocation: Allocation | None, view: View, reserved: IntervalSet, node: str
+    name: str,
+    network: Network | None,
+    allocation: Allocation | None,
+    view: View,
+    reserved: IntervalSet,
+    node: str,
+    closed: frozenset[str],
 ) -> NetworkPlan:
     excluded = (
         IntervalSet.of(*(prefix for subnet in network.spec.subnets for prefix in subnet.excluded)) if network else None
     )
-    blocks = _blocks(network, allocation)
+    blocks = _blocks(network, allocation, closed)
     layer = network.spec.type if network else allocation.spec.type if allocation else Layer.L3
     return NetworkPlan(
         name=name,
@@ -69,11 +91,12 @@ def _plan(
         excluded=excluded or IntervalSet(),
         reserved=reserved,
         refusal=_refusal(name, network, allocation, view, node) or _all_closed(name, network, blocks),
-        no_more=_no_more(network, blocks),
+        no_more=_no_more(view, network, allocation, blocks),
         pending=tuple(block.prefix for block in allocation.spec.blocks if block.state == "Pending")
         if allocation
         else (),
         claimed=layer is Layer.L2 and not view.local_l2,
+        may_grow=_may_grow(view, network, allocation, closed),
     )
 
 
@@ -131,7 +154,7 @@ def _all_closed(name: str, network: Network | None, blocks: tuple[BlockPlan, ...
     )
 
 
-def _blocks(network: Network | None, allocation: Allocation | None) -> tuple[BlockPlan, ...]:
+def _blocks(network: Network | None, allocation: Allocation | None, offered: frozenset[str]) -> tuple[BlockPlan, ...]:
     """The blocks in the order they are given from: the Allocation's, or on L2 the subnets themselves.
 
     Those of an L2 network that is going away are there without its marker: that went first, and pods hold addresses.
@@ -151,25 +174,47 @@ def _blocks(network: Network | None, allocation: Allocation | None) -> tuple[Blo
         )
     if allocation is None:
         return ()
-    withdrawn = {*allocation.status.relinquished}
+    offered |= {*allocation.status.relinquished}
     return tuple(
         BlockPlan(
             prefix=block.prefix,
             length=block.prefix.length,
             gateway=block_gateway(block.prefix),
-            gives=block.cidr not in withdrawn and not any(block.prefix in subnet for subnet in closed),
+            gives=block.cidr not in offered and not any(block.prefix in subnet for subnet in closed),
         )
         for block in allocation.spec.blocks
         if block.state == "Confirmed"
     )
 
 
-def _no_more(network: Network | None, blocks: tuple[BlockPlan, ...]) -> str:
+def _may_grow(
+    view: View, network: Network | None, allocation: Allocation | None, closed: frozenset[str]
+) -> tuple[Family, ...]:
+    """The families of which the node gets more if it asks: a block that is on its way, a new one, or one it offered."""
+    if network is None or allocation is None or not view.controlled or network.spec.type is Layer.L2:
+        return ()
+    coming = {
+        block.prefix.family
+        for block in allocation.spec.blocks
+        if block.state == "Pending" or block.cidr in closed or block.cidr in allocation.status.relinquished
+    }
+    return tuple(
+        family
+        for family in sorted({subnet.prefix.family for subnet in network.spec.subnets})
+        if family in coming or not block_limit(view, network, allocation, family)[1]
+    )
+
+
+def _no_more(view: View, network: Network | None, allocation: Allocation | None, blocks: tuple[BlockPlan, ...]) -> str:
     if network is None:
         return "its Network is gone"
     cut = IntervalSet.of(*(block.prefix for block in blocks))
     if not IntervalSet.of(*(subnet.prefix for subnet in network.spec.subnets)) - cut:
         return f"this node has all of it; add a subnet to Network {network.name}"
     families = sorted({subnet.prefix.family for subnet in network.spec.subnets})
+    if view.controlled and allocation is not None:
+        limits = (block_limit(view, network, allocation, family)[1] for family in families)
+        if reasons := sorted(filter(None, limits)):
+            return "; ".join(reasons)
     pools = " and ".join(f"net.{network.name}.v{family.value}" for family in families)
     return f"none was given to this node from {pools}"

@@ -46,7 +46,8 @@ class View:
     one that was); empty means that it is not doubted. `synced` is false until the source, or what was kept of it, has
     been read. `lost_contact` is since when (`Clock.seconds`) the source cannot be asked; None while it can.
     `local_l2` says whether this node gives an L2 network's addresses by itself, as one host alone may; in a cluster
-    they come by Claim.
+    they come by Claim. `controlled` says whether somebody gives this node blocks and takes them, by what the
+    Allocations' status says.
     """
 
     networks: Mapping[str, Network] = field(default_factory=lambda: MappingProxyType({}))
@@ -62,6 +63,7 @@ class View:
     whole: bool = True
     lost_contact: float | None = None
     local_l2: bool = False
+    controlled: bool = False
 
 
 class Source(Protocol):

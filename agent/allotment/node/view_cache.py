@@ -80,7 +80,15 @@ class ViewCache:
             ),
             doubted="what was known before the agent started is served until the source has been read",
             local_l2=self._local_l2,
+            controlled=not self._local_l2,
         )
+
+    def blocks(self, network: str) -> frozenset[str]:
+        """The blocks of a network that the node would take for its own if it started from here."""
+        body = self._kept.get(("Allocation", network))
+        if body is None:
+            return frozenset()
+        return frozenset(block.cidr for block in msgspec.json.decode(body, type=Allocation).spec.blocks)
 
     async def keep(self, view: View) -> None:
         """Write down what differs from what is kept; nothing, while the View is doubted or not yet whole.

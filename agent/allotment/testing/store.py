@@ -10,13 +10,13 @@ from allotment.addressing.book import BookState
 from allotment.addressing.errors import InternalError, LedgerUnavailable
 from allotment.addressing.lease import Forgotten, Granted, Lease, Released, Rest, Rested, Supposed
 from allotment.ledger.callers import Request
+from allotment.ledger.changes import DeleteObject, PutObject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from allotment.addressing.address import Address
     from allotment.addressing.errors import AllotmentError
-    from allotment.addressing.lease import Change
     from allotment.ledger.changes import Write
 
 __all__ = ["MemoryStore"]
@@ -39,6 +39,7 @@ class MemoryStore:
         }
         self._rests: list[Rest] = list(state.rests)
         self._sequence = state.sequence
+        self._objects: dict[tuple[str, str], bytes] = {}
 
     @property
     def waiting(self) -> int:
@@ -50,7 +51,7 @@ class MemoryStore:
         return BookState(tuple(self._leases.values()), tuple(self._rests), self._sequence)
 
     def submit(
-        self, changes: Sequence[Change], then: Callable[[AllotmentError | None], None] | None = None
+        self, changes: Sequence[Write], then: Callable[[AllotmentError | None], None] | None = None
     ) -> asyncio.Future[None]:
         """Write `changes`, now or (stalled) later."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -58,6 +59,18 @@ class MemoryStore:
         if not self.stalled:
             self.finish()
         return future
+
+    def objects(self) -> dict[tuple[str, str], bytes]:
+        """The objects that are on disk."""
+        return dict(self._objects)
+
+    async def put_object(self, kind: str, name: str, body: bytes) -> None:
+        """Keep an object."""
+        await self.submit((PutObject(kind, name, body),))
+
+    async def delete_object(self, kind: str, name: str) -> None:
+        """Keep it no longer."""
+        await self.submit((DeleteObject(kind, name),))
 
     def fault(self) -> str:
         """Why nothing can be granted now."""
@@ -105,6 +118,10 @@ class MemoryStore:
                     self._rests.append(rest)
             case Forgotten(network, block):
                 self._rests = [rest for rest in self._rests if (rest.network, rest.block) != (network, block)]
+            case PutObject(kind, name, body):
+                self._objects[kind, name] = body
+            case DeleteObject(kind, name):
+                self._objects.pop((kind, name), None)
 
     def _leave_rest(self, lease: Lease) -> None:
         kept: list[Rest] = []

@@ -16,9 +16,12 @@ from allotment.api.allocation import Allocation, AllocationSpec, Block
 from allotment.api.meta import NODE_FINALIZER, ObjectMeta
 from allotment.api.network import Network, NetworkSpec, Subnet
 from allotment.node.allocations import AllocationKeeper
+from allotment.node.block_keeper import BlockKeeper
+from allotment.node.offers import Offers
 from allotment.node.plans import network_plans
 from allotment.testing.clock import ManualClock, let_run
 from allotment.testing.source import MemorySource
+from allotment.testing.store import MemoryStore
 
 change = msgspec.structs.replace
 DELETED = "2026-01-01T00:00:00Z"
@@ -41,8 +44,18 @@ class Stage:
             metadata=ObjectMeta(name="blue.n1", generation=3),
             spec=AllocationSpec(network="blue", node="n1", type=layer, blocks=blocks),
         )
+        self.store, self.short = MemoryStore(), {}
+        self.offers = Offers(self.store, self.replan)
+        self.blocks = BlockKeeper(
+            self.book,
+            self.clock,
+            self.offers,
+            structlog.get_logger(),
+            short=lambda _: self.short,
+            on_disk=lambda _: frozenset(),
+        )
         self.keeper = AllocationKeeper(
-            self.source, self.book, self.clock, structlog.get_logger(), node="n1", ledger_id="L"
+            self.source, self.book, self.clock, structlog.get_logger(), node="n1", ledger_id="L", blocks=self.blocks
         )
         self.tasks = [
             asyncio.create_task(self.keeper.run()),
@@ -50,8 +63,12 @@ class Stage:
         ]
 
     def take(self, view) -> None:
-        self.book.apply(network_plans(view, "n1"), self.now())
+        self.view = view
+        self.replan()
         self.keeper.take(view)
+
+    def replan(self) -> None:
+        self.book.apply(network_plans(self.view, "n1", self.offers.closed), self.now())
 
     def now(self) -> Moment:
         return Moment(self.clock.boot, self.clock.seconds())

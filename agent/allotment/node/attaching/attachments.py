@@ -18,11 +18,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from allotment.addressing.book import Ask
-from allotment.addressing.errors import CheckFailed, LedgerUnavailable, NotAdmitted, NotServing
+from allotment.addressing.errors import (
+    CheckFailed,
+    Exhausted,
+    LedgerUnavailable,
+    NotAdmitted,
+    NotServing,
+)
 from allotment.addressing.lease import Cause, LeaseKind, Moment
 from allotment.addressing.reasons import Reason
 from allotment.node.attaching.commits import Commits, Write
 from allotment.node.attaching.hearers import Hearers
+from allotment.node.attaching.shortage import Shortage
 from allotment.node.attaching.turns import Turns
 
 if TYPE_CHECKING:
@@ -30,7 +37,7 @@ if TYPE_CHECKING:
 
     from allotment.addressing.address import Address
     from allotment.addressing.book import Claimed, LeaseBook, Proposal
-    from allotment.addressing.lease import AttachmentKey, Lease, Supposed
+    from allotment.addressing.lease import AttachmentKey, Lease, Owner, Supposed
     from allotment.addressing.plan import NetworkPlan
     from allotment.cni.request import CniRequest
     from allotment.node.attaching.commits import Store
@@ -95,6 +102,8 @@ class Attachments:
         self._turns: Turns[AttachmentKey] = Turns()
         self._commits = Commits(book, store)
         self._hearers = Hearers()
+        self.shortage = Shortage()
+        """The ADDs that wait for a further block."""
         self._abandoning = 0
         self._abandoned_one = asyncio.Event()
         self._plans_changed = asyncio.Event()
@@ -110,6 +119,7 @@ class Attachments:
     def apply(self, plans: Iterable[NetworkPlan]) -> None:
         """Take over the complete set of plans; wakes every ADD that waits to be admitted."""
         self._book.apply(plans, self.now())
+        self.shortage.plans_changed()
         self._plans_changed.set()
         self._plans_changed = asyncio.Event()
 
@@ -131,7 +141,12 @@ class Attachments:
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call `callback` after each change of leases; it must be cheap."""
-        self._commits.on_change(callback)
+
+        def changed() -> None:
+            self.shortage.leases_changed()
+            callback()
+
+        self._commits.on_change(changed)
 
     def before_repeating(self, settle: Callable[[], Awaitable[None]]) -> None:
         """Await `settle` before an ADD is told of leases that are there already.
@@ -159,10 +174,28 @@ class Attachments:
         """Give the attachment its leases: those it has, or new ones that are on disk when this returns.
 
         Raises:
-            UnknownNetwork, NetworkDraining, NotAdmitted, Exhausted, AddressUnavailable, LedgerUnavailable, TryAgain
+            UnknownNetwork, NetworkDraining, NotAdmitted, Exhausted, BlockAwaited, AddressUnavailable,
+            LedgerUnavailable, TryAgain
         """
         owner = request.owner()
         await self._admission(owner.network)
+        try:
+            return await self._give(request, owner, call_id)
+        except Exhausted as error:
+            if not self._growing(owner.network, error):
+                raise
+            families = error.families
+        await self._clock.sleep(0)  # see `_admission`
+        return await self.shortage.serve(
+            owner.network,
+            families,
+            lambda: self._give(request, owner, call_id),
+            hope=lambda error: self._growing(owner.network, error),
+            limit=self._add_wait,
+        )
+
+    async def _give(self, request: CniRequest, owner: Owner, call_id: str) -> Attached:
+        """What `add` does when all it needs is there."""
         key = owner.key
         if self._settle_kept is not None and self._book.find(key):
             await self._settle_kept()
@@ -196,6 +229,11 @@ class Attachments:
         finally:
             if release_turn:
                 self._turns.release(key)
+
+    def _growing(self, network: str, error: Exhausted) -> bool:
+        """Whether a further block would help, and may be had of every family that is short."""
+        plan = self._book.plan(network)
+        return plan is not None and bool(error.families) and all(family in plan.may_grow for family in error.families)
 
     async def delete(
         self, request: CniRequest, detail: str, *, before: Moment | None = None, cause: Cause = Cause.DEL

@@ -17,6 +17,7 @@ from allotment.node.inquiries.inquiry import Inquiry
 from allotment.node.inquiries.kept import count_kept
 from allotment.node.inquiries.ledger_look import closed_ledger
 from allotment.node.inquiries.reports import SourceReport, StatusReport, time_of
+from allotment.node.offers import closed_blocks
 from allotment.node.plans import network_plans
 from allotment.node.view import View
 from allotment.node.view_cache import ViewCache
@@ -52,7 +53,7 @@ class Offline:
             now = Moment(clock.boot, clock.seconds())
             book = LeaseBook(settings.node)
             book.load(content.book.leases, content.book.rests, sequence=content.book.sequence, now=now)
-            self.plans = network_plans(self.view, settings.node)
+            self.plans = network_plans(self.view, settings.node, closed_blocks(content.objects))
             book.apply(self.plans, now)
         except BaseException:
             self._reader.close()
