@@ -58,6 +58,8 @@ class Manager:
         if self.listener is not None:
             self.listener.close()
             self.listener = None
+            if unit("allotment.socket")["Socket"]["RemoveOnStop"] == "yes":
+                Path(unit("allotment.socket")["Socket"]["ListenStream"]).unlink(missing_ok=True)
         return ""
 
     def start_service(self, *, wait: bool = True) -> str:

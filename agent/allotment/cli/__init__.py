@@ -68,6 +68,7 @@ COMMANDS: Final = (
     Command("doctor", "doctor", "compare memory, disk and kernel; works with the agent down"),
     Command("gc", "gc", "free the leases whose owner is gone, or show which they are"),
     Command("install-cni", "install", "put the CNI plugin and its configuration in place"),
+    Command("uninstall", "uninstall", "remove all that is ours, from a node or from a cluster"),
 )
 
 

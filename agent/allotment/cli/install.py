@@ -29,7 +29,16 @@ from allotment.observe.clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PLUGIN_NAME", "configure", "run", "shim_of_this_machine"]
+__all__ = [
+    "PLUGIN_NAME",
+    "configure",
+    "is_shim",
+    "remove_configuration",
+    "remove_plugin",
+    "run",
+    "seconds_to_wait",
+    "shim_of_this_machine",
+]
 
 PLUGIN_NAME: Final = "allotment"
 """The name that `ipam.type` gives, hence the file's name: the CNI spec says they are the same."""
@@ -82,7 +91,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_arguments(parser, ["socket"])
     parser.add_argument(
         "--wait",
-        type=_seconds,
+        type=seconds_to_wait,
         default=60.0,
         metavar="SECONDS",
         help="how long to wait for the agent before the configuration goes in (default: 60)",
@@ -154,7 +163,8 @@ def _wait_for_agent(socket: Path, network: str, seconds: float) -> None:
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
-def _seconds(text: str) -> float:
+def seconds_to_wait(text: str) -> float:
+    """A flag's number of seconds, up to a day."""
     try:
         seconds = float(text)
     except ValueError:
@@ -166,14 +176,36 @@ def _seconds(text: str) -> float:
 
 def _remove(arguments: argparse.Namespace) -> None:
     # The configuration first: with it gone, no runtime calls the plugin any more.
-    found = not arguments.no_conf and _remove_file(arguments.conf_dir, arguments.conf_name, is_ours)
-    found |= _remove_file(arguments.bin_dir, PLUGIN_NAME, lambda content: _SHIM_MARK in content)
+    found = not arguments.no_conf and remove_configuration(arguments.conf_dir, arguments.conf_name)
+    found |= remove_plugin(arguments.bin_dir)
     if not found:
         print(f"nothing to remove: there is no {arguments.bin_dir / PLUGIN_NAME}, and no configuration of ours")
 
 
+def remove_configuration(folder: Path, name: str) -> bool:
+    """Remove a configuration if this command wrote it; says whether there is one, ours or not.
+
+    Raises:
+        ConfigError, TryAgain: as `run`.
+    """
+    return _remove_file(folder, name, is_ours)
+
+
+def remove_plugin(folder: Path) -> bool:
+    """Remove the plugin if it is a shim of ours, of whatever version; says whether there is one, ours or not.
+
+    Raises:
+        ConfigError, TryAgain: as `run`.
+    """
+    return _remove_file(folder, PLUGIN_NAME, is_shim)
+
+
+def is_shim(content: bytes) -> bool:
+    """Whether a file is a shim of ours, of whatever version."""
+    return _SHIM_MARK in content
+
+
 def _remove_file(path: Path, name: str, ours: Callable[[bytes], bool]) -> bool:
-    """Remove the file if it is ours; says whether there is one, ours or not."""
     if not path.is_dir():
         return False
     with opened(path, create=False) as folder:
@@ -206,7 +238,7 @@ def shim_of_this_machine() -> bytes:
 
 def _is_shim(found: bytes | None, shim: bytes) -> bool:
     """Whether a file under the plugin's name is ours to replace: none, a shim of any version, or one cut short."""
-    return found is None or _SHIM_MARK in found or shim.startswith(found)
+    return found is None or is_shim(found) or shim.startswith(found)
 
 
 def _refuse_foreign_conf(folder: Folder, name: str) -> None:

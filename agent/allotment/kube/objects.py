@@ -7,7 +7,7 @@ import msgspec
 
 from allotment.api.meta import ObjectMeta, Record
 
-__all__ = ["Kind", "Node", "ObjectReference", "Pod", "PodIP", "PodSpec", "PodStatus"]
+__all__ = ["Anything", "Kind", "Node", "ObjectReference", "Pod", "PodIP", "PodSpec", "PodStatus"]
 
 
 class Kind(Protocol):
@@ -49,6 +49,12 @@ class Pod(Record, frozen=True):
 
 class Node(Record, frozen=True):
     """core/v1 Node: only that it is there, under which UID."""
+
+    metadata: ObjectMeta
+
+
+class Anything(Record, frozen=True):
+    """An object of whatever kind: its metadata alone."""
 
     metadata: ObjectMeta
 

@@ -61,16 +61,16 @@ class StateLock:
         return lock
 
     def release(self) -> None:
-        """Let go of it; the file stays. A second time does nothing."""
+        """Let go of it; the file stays, if it is there. A second time does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            self._say(b"")
+            self._say(b"", make=0)
             os.close(descriptor)
 
-    def _say(self, content: bytes) -> None:
+    def _say(self, content: bytes, *, make: int = os.O_CREAT) -> None:
         """Write down who has the lock. On a full disk it holds all the same."""
         with contextlib.suppress(OSError):
-            file = os.open(self._holder, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            file = os.open(self._holder, os.O_WRONLY | make | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 os.write(file, content)
             finally:
