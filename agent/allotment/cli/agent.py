@@ -15,8 +15,6 @@ from allotment import __version__
 from allotment.addressing.errors import ConfigError
 from allotment.cli import Exit
 from allotment.node.daemon import Agent
-from allotment.node.manifests.source import ManifestSource
-from allotment.node.manifests.state_folder import StateFolder
 from allotment.node.settings import add_arguments, load
 from allotment.observe import logs
 from allotment.observe.clock import SystemClock, read_boot_id
@@ -87,11 +85,14 @@ async def _source(
 ) -> tuple[Callable[[], Source], ClusterSource | None]:
     """What makes the source, of a folder or of a cluster, and the latter once more.
 
-    Only a cluster's agent loads the API client.
+    Each kind of agent loads what it needs alone: only a cluster's the API client, only the other what reads manifests.
     """
     if (folder := settings.manifests) is not None:
         if settings.kubeconfig is not None:
             raise ConfigError("--manifests and --kubeconfig exclude each other: objects come from one place")
+        from allotment.node.manifests.source import ManifestSource  # noqa: PLC0415  # 2 MiB that a cluster's needs not
+        from allotment.node.manifests.state_folder import StateFolder  # noqa: PLC0415  # as above
+
         return lambda: ManifestSource(folder, StateFolder(settings.state_dir), settings.node, clock, log), None
     from allotment.node import cluster  # noqa: PLC0415  # memory that an agent without a cluster need not hold
 

@@ -19,8 +19,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
 from allotment.addressing.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -192,6 +190,8 @@ def _library(name: str) -> tuple[Any, Any]:
         for left in _loaded():
             del sys.modules[left]
         sys.modules.update(before)
+    import yaml  # noqa: PLC0415  # the library has it; who is a pod and reads no kubeconfig needs neither
+
     return module, (refused, yaml.YAMLError)
 
 

@@ -121,8 +121,9 @@ def _signature(file: Path) -> _Signature:
 
 
 def _tls_context(access: Access) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if access.ca is not None:
+    if access.ca is None:
+        context = ssl.create_default_context()
+    else:  # the machine's authorities, which would cost some MiB, are not even read
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         text = access.ca if isinstance(access.ca, bytes) else access.ca.read_bytes()
         context.load_verify_locations(cadata=text.decode("ascii"))

@@ -16,12 +16,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlencode
 
-import aiohttp
 from yarl import URL
 
 from allotment import __version__
+from allotment.kube.authorities import unread_authorities
 from allotment.kube.credentials import Credentials
 from allotment.kube.failures import Silent, Unreachable, failure_of
+
+with unread_authorities():
+    import aiohttp
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

@@ -14,9 +14,6 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyroute2 import AsyncIPRoute  # noqa: TID251  # net is the one user
-from pyroute2.netlink.exceptions import NetlinkError  # noqa: TID251  # net is the one user
-
 from allotment.addressing.address import Address, parse_address
 from allotment.addressing.errors import InternalError
 
@@ -69,6 +66,10 @@ async def addresses_in(path: Path) -> tuple[InterfaceAddress, ...]:
     Raises:
         InternalError: the namespace can't be entered or doesn't answer.
     """
+    # Here, and not above: 7 MiB that an agent which looks into no namespace need not hold.
+    from pyroute2 import AsyncIPRoute  # noqa: PLC0415, TID251  # net is the one user
+    from pyroute2.netlink.exceptions import NetlinkError  # noqa: PLC0415, TID251  # as above
+
     netlink = _socket_in(path)
     try:
         async with AsyncIPRoute(use_socket=netlink) as route:

@@ -145,7 +145,7 @@ def read_cni_cache(folder: Path) -> tuple[CachedAttachment, ...]:
 
 async def living_namespaces(paths: Iterable[str]) -> frozenset[str]:
     """Those of `paths` at which a network namespace is mounted now."""
-    from allotment.net.namespaces import identity  # noqa: PLC0415  # costs 13 MiB; most agents never rebuild
+    from allotment.net.namespaces import identity  # noqa: PLC0415  # most agents never rebuild
 
     wanted = frozenset(paths)
     return await asyncio.to_thread(lambda: frozenset(path for path in wanted if identity(Path(path)) is not None))
