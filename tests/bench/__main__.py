@@ -12,7 +12,7 @@ from time import CLOCK_MONOTONIC
 from time import clock_gettime as clock
 from typing import TYPE_CHECKING, Final
 
-from bench import attach, lasting, report, watching
+from bench import attach, draining, lasting, report, watching
 from bench.figures import Outcome
 from bench.load import LoadError
 from bench.machine import facts, load_average
@@ -33,10 +33,11 @@ SCENARIOS: Final[dict[str, Callable[[Stage], Outcome]]] = {
     "start": lasting.start,
     "memory": lasting.memory,
     "growth": lasting.growth,
+    "drain": draining.drain,
     "idle": watching.idle,
     "foreign": watching.foreign,  # last: it fills the API server
 }
-GROUPS: Final = {"cluster": ("idle", "foreign")}
+GROUPS: Final = {"cluster": ("drain", "idle", "foreign")}
 
 
 def main() -> int:

@@ -20,7 +20,19 @@ __all__ = ["BEGIN", "END", "UnfitError", "filled", "main"]
 ROOT: Final = Path(__file__).resolve().parents[2]
 BEGIN: Final = "<!-- figures -->"
 END: Final = "<!-- end of figures -->"
-_SCENARIOS: Final = {"size", "add", "del", "throughput", "replace", "start", "memory", "growth", "idle", "foreign"}
+_SCENARIOS: Final = {
+    "size",
+    "add",
+    "del",
+    "throughput",
+    "replace",
+    "start",
+    "memory",
+    "growth",
+    "drain",
+    "idle",
+    "foreign",
+}
 
 
 class UnfitError(Exception):

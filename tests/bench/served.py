@@ -27,6 +27,11 @@ __all__ = ["AGENT", "ServedAgent", "admit", "bind_pods", "metrics_of", "watched"
 
 AGENT = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 """The agents' user."""
+_INSTALLED = (
+    "-c",
+    "import sys; sys.modules['rich'] = None; from allotment.cli import main; sys.exit(main(sys.argv[1:]))",
+)
+"""Runs the command without what tools of development bring along and a library loads when it is there."""
 _WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 
@@ -41,7 +46,7 @@ class ServedAgent(ClusterAgent):
     ) -> None:
         run.mkdir(parents=True, exist_ok=True)
         flags = ["--http", "127.0.0.1:0", "--runtime-socket", "off" if runtime is None else runtime]
-        super().__init__(launcher, server, node, folder=folder, run=run, fresh=True, flags=flags)
+        super().__init__(launcher, server, node, folder=folder, run=run, runner=_INSTALLED, flags=flags)
         self._server = server
         self._ends = contextlib.ExitStack()
         self._line = Line(server.address, server.port)
