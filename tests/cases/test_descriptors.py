@@ -13,7 +13,7 @@ import pytest
 from agents import network, usage
 from allotment.addressing.errors import InternalError
 from allotment.net.namespaces import addresses_in
-from allotment.node.rebuild import living_namespaces, observe_namespaces
+from allotment.node.namespaces import see_namespaces
 from namespaces import Namespaces
 
 pytestmark = pytest.mark.root
@@ -45,9 +45,10 @@ async def test_looking_again_and_again_keeps_nothing(spaces):
 
 async def look(spaces, times):
     for _ in range(times):
-        found = await observe_namespaces([spaces.folder, spaces.folder / "none"])
-        assert len(found) == 10
-        assert len(await living_namespaces([str(path) for path in spaces.folder.iterdir()])) == 5
+        paths = [str(path) for path in spaces.folder.iterdir()]
+        found, unread = await see_namespaces([spaces.folder, spaces.folder / "none"], paths)
+        assert unread == ()
+        assert [len(namespace.addresses) for namespace in found] == [2] * 5
 
 
 async def test_looks_that_fail_keep_nothing(spaces):
@@ -66,21 +67,22 @@ async def test_looks_that_fail_keep_nothing(spaces):
 
 async def fail(spaces, times):
     for _ in range(times):
-        with pytest.raises(InternalError, match="cannot enter the network namespace"):
-            await observe_namespaces([spaces.folder])
+        _, (unread,) = await see_namespaces([spaces.folder], [])
+        assert "cannot enter the network namespace" in unread
         with pytest.raises(InternalError, match="cannot enter the network namespace"):
             await addresses_in(spaces.folder / "gone")
 
 
 async def test_looks_at_namespaces_that_come_and_go_keep_nothing(spaces):
     spaces.make("10.66.0.2/24")
-    await observe_namespaces([spaces.folder])
+    await see_namespaces([spaces.folder], [])
     before = usage()
     for number in range(30):
         path = spaces.make(f"10.66.1.{number + 2}/24")
-        looking = asyncio.create_task(observe_namespaces([spaces.folder]))
+        looking = asyncio.create_task(see_namespaces([spaces.folder], []))
         await asyncio.to_thread(spaces.end, path)
-        assert len(await looking) in (1, 2)
+        found, unread = await looking
+        assert (len(found), unread) in ((1, ()), (2, ()))
     assert_no_more_than(before)
 
 

@@ -345,8 +345,8 @@ class LeaseBook:
         holdings = self._networks.get(network)
         return None if holdings is None else holdings.leases[address.family].get(address.value)
 
-    def of_workload(self, network: str, workload: str) -> tuple[Lease, ...]:
-        """The leases of a workload (`<namespace>.<pod>`) in a network, of whatever container, IPv4 first."""
+    def of_workload(self, network: str | None, workload: str) -> tuple[Lease, ...]:
+        """The leases of a workload (`<namespace>.<pod>`) in a network (None: in all), IPv4 first."""
         return self._index.of_workload(network, workload)
 
     def of_container(self, container_id: str, interface: str) -> tuple[Lease, ...]:

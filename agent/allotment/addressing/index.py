@@ -57,9 +57,10 @@ class LeaseIndex:
         """The leases of a container's interface in all networks, IPv4 first."""
         return _ordered(lease for lease in _get(self._containers, container_id) if lease.owner.interface == interface)
 
-    def of_workload(self, network: str, workload: str) -> tuple[Lease, ...]:
-        """The leases that a workload has in a network, IPv4 first."""
-        return _ordered(lease for lease in _get(self._workloads, workload) if lease.owner.network == network)
+    def of_workload(self, network: str | None, workload: str) -> tuple[Lease, ...]:
+        """The leases that a workload has in a network, or (None) in all of them, IPv4 first."""
+        found = _get(self._workloads, workload)
+        return _ordered(lease for lease in found if network is None or lease.owner.network == network)
 
     def shared(self, lease: Lease) -> Lease:
         """The same lease, with what it has in common with others kept once."""

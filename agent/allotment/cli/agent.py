@@ -67,7 +67,7 @@ async def _serve(settings: Settings, metrics: Metrics) -> None:
             notifier=Notifier(),
             make_source=make_source,
             listener=_activated(),
-            pods=cluster.pods if cluster is not None else None,
+            pods=cluster,
             events=cluster.tell if cluster is not None else None,
             make_claims=cluster.claim_desk if cluster is not None else None,
         )

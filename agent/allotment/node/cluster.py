@@ -8,10 +8,12 @@ when. An object that makes no sense is named as a problem, and what it said befo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from allotment.addressing.errors import TryAgain
+from allotment.addressing.address import parse_address
+from allotment.addressing.errors import ConfigError, TryAgain
 from allotment.api.allocation import Allocation
 from allotment.api.ipamconfig import CONFIG_NAME, IPAMConfig
 from allotment.api.network import Network
@@ -27,6 +29,7 @@ from allotment.node.claims.calls import CONFIG_HASH
 from allotment.node.claims.desk import ClaimDesk
 from allotment.node.cluster_events import event_of
 from allotment.node.orphans.verdicts import Pods, Unreadable
+from allotment.node.rebuilding.evidence import RunningPod
 from allotment.node.unseen import Unseen
 from allotment.node.view import FileProblem, View
 
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
+    from allotment.addressing.address import Address
     from allotment.api.allocation import AllocationStatus
     from allotment.kube.objects import Pod
     from allotment.kube.resources import Resource
@@ -50,6 +54,9 @@ _SEEN = 10.0
 """Seconds until a write must be seen in the watch."""
 CONFIRM = 5.0
 """Seconds until an API server that all at once shows nothing for this node is asked again (I15)."""
+
+_ENDED = frozenset({"Succeeded", "Failed"})
+"""Phases of pods that keep their addresses in their status though nothing of them runs."""
 
 T = TypeVar("T", Network, Allocation, IPReservation, IPAMConfig)
 
@@ -191,22 +198,28 @@ class ClusterSource:
 
         A static pod has two: its mirror's in the API, and the hash of its file, which is what the runtime knows.
         """
+        if why := self._why_no_pods():
+            return Unreadable(why)
+        return Pods(frozenset(uid for pod in self._pods_now.items.values() for uid in _uids(pod)))
+
+    def running(self) -> tuple[RunningPod, ...] | Unreadable:
+        """Those of them that have not ended, and are not in the node's own network, with their addresses."""
+        if why := self._why_no_pods():
+            return Unreadable(why)
+        return tuple(
+            RunningPod(pod.metadata.namespace, pod.metadata.name, _uids(pod), _addresses(pod))
+            for pod in self._pods_now.items.values()
+            if not pod.spec.host_network and pod.status.phase not in _ENDED
+        )
+
+    def _why_no_pods(self) -> str:
         now = self._pods_now
         if not now.synced:
-            return Unreadable("the API server has not been asked for this node's pods yet")
+            return "the API server has not been asked for this node's pods yet"
         if now.lost_contact is not None:
             seconds = self._clock.seconds() - now.lost_contact
-            return Unreadable(f"the API server could not be asked for this node's pods for {seconds:.0f} s")
-        if now.problem:
-            return Unreadable(f"not all pods of this node can be read: {now.problem}")
-        return Pods(
-            frozenset(
-                uid
-                for pod in now.items.values()
-                for uid in (pod.metadata.uid, pod.metadata.annotations.get(CONFIG_HASH, ""))
-                if uid
-            )
-        )
+            return f"the API server could not be asked for this node's pods for {seconds:.0f} s"
+        return f"not all pods of this node can be read: {now.problem}" if now.problem else ""
 
     def tell(self, notice: Notice) -> None:
         """Have an Event made of a notice, soon."""
@@ -315,3 +328,15 @@ class ClusterSource:
             for kind in (self._networks, self._allocations):
                 if kind.unsure:
                     kind.reflector.relist()
+
+
+def _uids(pod: Pod) -> frozenset[str]:
+    return frozenset({pod.metadata.uid, pod.metadata.annotations.get(CONFIG_HASH, "")} - {""})
+
+
+def _addresses(pod: Pod) -> tuple[Address, ...]:
+    found = []
+    for entry in pod.status.pod_ips:
+        with contextlib.suppress(ConfigError):
+            found.append(parse_address(entry.ip))
+    return tuple(found)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from allotment.addressing.book import LeaseBook
 from allotment.addressing.errors import AllotmentError, InternalError, LedgerUnavailable
-from allotment.addressing.lease import Cause, LeaseKind
 from allotment.cni.server import CniServer, Limits, bind, refuse_if_answered
 from allotment.node.allocations import AllocationKeeper
 from allotment.node.attaching.attachments import Attachments
+from allotment.node.attaching.second_look import SecondLook
 from allotment.node.block_keeper import BlockKeeper
 from allotment.node.claims.parts import ClaimParts
 from allotment.node.exposition import Gauges, LedgerMeter, SocketWatcher, http_routes
@@ -27,18 +27,20 @@ from allotment.node.handler import CniHandler
 from allotment.node.inquiries.queries import Queries
 from allotment.node.notices.board import Notices
 from allotment.node.offers import Offers
+from allotment.node.opening import Opening
 from allotment.node.orphans.search import OrphanSearch
 from allotment.node.plans import network_plans
-from allotment.node.rebuild import Rebuilt, living_namespaces, observe_namespaces, read_cni_cache, rebuild
+from allotment.node.rebuilding.rebuilder import Rebuilder
+from allotment.node.rebuilding.witnesses import Witnesses
 from allotment.node.spool import Spool
-from allotment.node.start import Started, start_ledger
+from allotment.node.start import start_ledger
 from allotment.node.view import View
 from allotment.node.view_cache import ViewCache
 from allotment.observe.http import HttpServer
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     from structlog.typing import FilteringBoundLogger
@@ -47,8 +49,9 @@ if TYPE_CHECKING:
     from allotment.cri.runtime import Runtime
     from allotment.node.claims.parts import Claims
     from allotment.node.notices.notice import Notice
-    from allotment.node.orphans.search import PodsLook
+    from allotment.node.rebuilding.witnesses import NodePods
     from allotment.node.settings import Settings
+    from allotment.node.start import Started
     from allotment.node.view import Source
     from allotment.observe.clock import Clock
     from allotment.observe.metrics import Metrics
@@ -62,7 +65,6 @@ _TAKE_BACK = 10.0
 _RETRY = 2.0
 _STALE = 120.0
 """Seconds without contact to the source after which the agent no longer says that it is ready, though it serves."""
-_LATE = "pods that ran before the ledger was lost are looked for in a network that is new here"
 
 
 class _Stopped(Exception):  # noqa: N818  # not an error: the way out of the TaskGroup
@@ -88,7 +90,7 @@ class Agent:
         notifier: Notifier,
         make_source: Callable[[], Source],
         listener: socket.socket | None = None,
-        pods: PodsLook | None = None,
+        pods: NodePods | None = None,
         events: Callable[[Notice], None] | None = None,
         make_claims: Callable[[ClaimParts], Claims] | None = None,
     ) -> None:
@@ -106,15 +108,8 @@ class Agent:
         self._stop = asyncio.Event()
         self._view = View()
         self._cached: View | None = None
-        self._viewed = asyncio.Event()
         self._unkept = asyncio.Event()
-        self._starting = "the agent is starting"
         self._fault: Callable[[], str] = lambda: ""
-        self._lost = False
-        self._rebuilt = Rebuilt((), ())
-        self._rested: set[str] = set()  # networks whose addresses all rest since the ledger was made again
-        self._more_known = asyncio.Event()
-        self._served: Callable[[], None] = lambda: None
 
     def stop(self) -> None:
         """Drain and end; may be called from a signal handler of the loop."""
@@ -142,7 +137,7 @@ class Agent:
     @property
     def not_ready(self) -> str:
         """Why this agent isn't ready, for a person; empty when it is."""
-        return self._starting or self._fault() or self._out_of_step
+        return self._opening.waits or self._fault() or self._out_of_step
 
     @property
     def _out_of_step(self) -> str:
@@ -174,16 +169,19 @@ class Agent:
         )
         self._attachments = attachments
         self._fault = started.ledger.fault
-        self._lost = bool(started.lost)
-        self._say_starting(self._starting)  # before anything can ask: a lost lease is not taken for a released one
         source = self._make_source()
         cache = ViewCache(started.ledger, local_l2=settings.standalone)
         search = self._orphan_search(book)
+        self._opening = self._open_with(started, book, source.place, search)
         keeper = self._allocation_keeper(source, book, started, cache, search)
         if self._make_claims is not None:
             self._claims = self._make_claims(self._claim_parts(started, book))
             attachments.pick_by(self._claims)
             part("claims", self._claims.run())
+        if (runtime := self._find_runtime()) is not None:
+            second_look = SecondLook(book, attachments, clock, log, runtime=runtime)
+            attachments.after_del(second_look.consider)
+            part("second looks", second_look.run())
         spool = Spool(settings.spool_dir, attachments, clock, self._metrics, log)
         attachments.before_repeating(spool.settle)
         self._cached = cache.load()
@@ -196,7 +194,7 @@ class Agent:
             settings=settings,
             place=source.place,
             clock=clock,
-            not_ready=lambda: self._starting or self._out_of_step,  # it looks at the ledger itself
+            not_ready=lambda: self._opening.waits or self._out_of_step,  # it looks at the ledger itself
             orphans=search,
         )
         handler = CniHandler(attachments, book, clock, self._metrics, log, self._notices, queries.table())
@@ -221,11 +219,10 @@ class Agent:
         part("upkeep", self._upkeep(attachments))
         part("orphans", search.run())
         part("view cache", self._keep_views(cache))
-        part("late rebuilds", self._rebuild_late(started))
+        part("opening", self._opening.run())
         part("ledger", started.ledger.watch())
         part("socket", server.wait())
         http = await self._serve_http()
-        group.create_task(self._begin(started, book), name="begin")
         group.create_task(self._notifier.keep_alive(clock.sleep), name="watchdog")
         group.create_task(self._until_stopped(server, http), name="stop")
 
@@ -238,7 +235,7 @@ class Agent:
             node=self._settings.node,
             ledger_id=started.ledger.ledger_id,
             limit=self._settings.claim_wait,
-            waits=lambda: self._starting,
+            waits=lambda: self._opening.waits,
         )
 
     def _leases_changed(self, keeper: AllocationKeeper) -> None:
@@ -264,14 +261,15 @@ class Agent:
             fault=started.ledger.fault,
             conflicts=lambda: search.conflicts if search.knows_conflicts else None,
             tell=self._notices.tell,
-            waits=lambda: self._starting,
+            waits=lambda: self._opening.waits,
         )
-        self._served = keeper.look_soon
+        self._opening.on_open(keeper.look_soon)
         self._attachments.on_change(lambda: self._leases_changed(keeper))
         shortage.on_change(keeper.look_soon)
         return keeper
 
-    def _orphan_search(self, book: LeaseBook) -> OrphanSearch:
+    def _find_runtime(self) -> Callable[[], Runtime] | None:
+        """Finds the container runtime anew each time; None where there is none to ask."""
         places = self._settings.runtime_sockets
 
         def runtime() -> Runtime:
@@ -279,6 +277,33 @@ class Agent:
 
             return find_runtime(places)
 
+        return runtime if places else None
+
+    def _open_with(self, started: Started, book: LeaseBook, place: str, search: OrphanSearch) -> Opening:
+        settings, clock = self._settings, self._clock
+        rebuilder = Rebuilder(
+            started,
+            self._attachments,
+            Witnesses(settings, clock, runtime=self._find_runtime(), pods=self._pods),
+            self._log,
+            view=lambda: self._view,
+            plans=self._plans,
+            tell=search.know,
+        )
+        return Opening(
+            started,
+            book,
+            self._attachments,
+            rebuilder,
+            clock,
+            self._notifier,
+            self._log,
+            node=settings.node,
+            place=place,
+            standalone=settings.standalone,
+        )
+
+    def _orphan_search(self, book: LeaseBook) -> OrphanSearch:
         return OrphanSearch(
             book,
             self._attachments,
@@ -286,9 +311,9 @@ class Agent:
             self._metrics,
             self._log,
             self._notices,
-            runtime=runtime if places else None,
-            pods=self._pods,
-            waits=lambda: self._starting,
+            runtime=self._find_runtime(),
+            pods=self._pods.pods if self._pods is not None else None,
+            waits=lambda: self._opening.waits,
         )
 
     def _take(self, view: View, book: LeaseBook, keeper: AllocationKeeper) -> None:
@@ -301,16 +326,13 @@ class Agent:
             self._cached = None
         before, self._view = self._view, view
         plans = self._plans()
-        if not self._starting and self._rebuilt.can_place(plans):
-            self._say_starting(_LATE)
-            self._more_known.set()
+        self._opening.expect(plans)
         self._attachments.apply(plans)
         keeper.take(view)
         if self._claims is not None:
             self._claims.take(view)
         self._unkept.set()
-        if view.synced or view.doubted:
-            self._viewed.set()
+        self._opening.seen(view)
         if view.problems != before.problems:
             for problem in view.problems:
                 self._log.error("source problem", problem=str(problem))
@@ -326,91 +348,6 @@ class Agent:
 
     def _replan(self) -> None:
         self._attachments.apply(self._plans())
-
-    async def _begin(self, started: Started, book: LeaseBook) -> None:
-        """What has to be true before the first address is given."""
-        await self._until_done("leases of an earlier boot wait to be released", lambda: self._end_earlier_boots(book))
-        await self._viewed.wait()
-        if started.lost:
-            await self._until_done(
-                f"the ledger is being rebuilt ({started.lost})", lambda: self._rebuild(started, anew=True)
-            )
-        self._say_starting("")
-        self._notifier.ready(f"serving node {self._settings.node}")
-        self._log.info("serving", node=self._settings.node, leases=sum(1 for _ in book.leases()))
-
-    async def _until_done(self, what: str, step: Callable[[], Awaitable[None]]) -> None:
-        """Try a step of the start until it succeeds, saying what is waited for."""
-        self._say_starting(what)
-        while True:
-            try:
-                await step()
-            except AllotmentError as error:
-                self._say_starting(f"{what}: {error.message}")
-                self._log.error("start waits", what=what, error=error.message)
-                await self._clock.sleep(_RETRY)
-            else:
-                return
-
-    def _say_starting(self, reason: str) -> None:
-        self._starting = reason
-        self._attachments.serve(reason, incomplete=bool(reason) and self._lost)
-        if reason:
-            self._notifier.status(reason)
-        else:
-            self._served()
-
-    async def _end_earlier_boots(self, book: LeaseBook) -> None:
-        """After a restart of the machine no sandbox of before exists: its leases end, one look is enough (I8)."""
-        boot = self._clock.boot
-        old = [lease for lease in book.leases() if lease.since.boot != boot and lease.owner.kind is LeaseKind.POD]
-        released = await self._attachments.remove(old, Cause.BOOT, f"boot ID changed to {boot}")
-        if released:
-            self._log.info("released the leases of an earlier boot", leases=len(released))
-        left = sum(book.at(lease.owner.network, lease.address) is lease for lease in old)
-        if left:
-            raise LedgerUnavailable(f"{left} leases of an earlier boot are just being worked on by requests")
-
-    async def _rebuild(self, started: Started, *, anew: bool) -> None:
-        """Make the lost ledger's leases from what runs: all of them, or (later) those that have a block only now."""
-        settings, reason, rested = self._settings, started.lost, self._rested
-        cached = await asyncio.to_thread(read_cni_cache, settings.cni_cache_dir)
-        observed = await observe_namespaces(settings.netns_dir)
-        living = await living_namespaces(attachment.netns for attachment in cached if attachment.netns)
-        while anew or self._rebuilt.can_place(self._plans()):
-            found = rebuild(self._plans(), cached, observed, living=living)
-            for remark in found.remarks:
-                self._log.warning("rebuild", remark=remark)
-            # What had a block before has been given and taken back by this agent, which knows better by now.
-            claims = found.claims if anew else self._rebuilt.late(found)
-            await self._attachments.restore(claims)
-            if claims or started.had_ledger or self._knows_another(started):
-                networks = [plan.name for plan in self._plans() if plan.name not in rested]
-                await self._attachments.suppose_rested(networks)
-                rested.update(networks)
-            self._rebuilt, anew = found, False
-            self._log.info("rebuilt the ledger from what runs", leases=len(claims), reason=reason)
-        if not (self._rebuilt.unplaced and self._not_whole):
-            started.settle()
-
-    def _knows_another(self, started: Started) -> bool:
-        """Whether an Allocation names a ledger before this one: there was one, though it is gone without a trace."""
-        told = {allocation.status.ledger_id for allocation in self._view.allocations.values()}
-        return bool(told - {"", started.ledger.ledger_id})
-
-    @property
-    def _not_whole(self) -> bool:
-        """Whether the source may yet name networks that pods run in: the next start has to look for them again."""
-        view = self._view
-        return bool(view.problems or view.doubted or not view.networks)
-
-    async def _rebuild_late(self, started: Started) -> None:
-        """Find the pods of a network that was not heard of when the lost ledger was rebuilt, before it is served."""
-        while True:
-            await self._more_known.wait()
-            self._more_known.clear()
-            await self._until_done(_LATE, lambda: self._rebuild(started, anew=False))
-            self._say_starting("")
 
     async def _upkeep(self, attachments: Attachments) -> None:
         while True:

@@ -46,6 +46,18 @@ class Started:
         """Whether there is known to have been a ledger before the one that is to be filled (`lost` says what was)."""
         return bool(self.lost) and self.lost != _NONE
 
+    def lose(self, reason: str) -> None:
+        """There was another ledger before this one: `lost` says so from here on, also to the next start.
+
+        Raises:
+            LedgerUnavailable: that can't be written down now.
+        """
+        try:
+            _write(self._note, reason)
+        except OSError as error:
+            raise LedgerUnavailable(f"{self._note} can't be written: {error.strerror}") from error
+        self.lost = reason
+
     def settle(self) -> None:
         """The leases are found and on disk: the note goes.
 

@@ -20,11 +20,11 @@ from allotment.node.doctor.findings import (
     remembered_without_lease,
     without_lease,
 )
-from allotment.node.doctor.kernel_look import SeenNamespace
 from allotment.node.inquiries.leftovers import confirmed, named, whose_namespace_is_gone
 from allotment.node.inquiries.reports import LeaseReport, time_of
+from allotment.node.namespaces import SeenNamespace
 from allotment.node.orphans.evidence import namespace_gone
-from allotment.node.rebuild import CachedAttachment
+from allotment.node.rebuilding.evidence import CachedAttachment
 
 BLOCKS = IntervalSet.of(parse_prefix("10.4.1.0/24"), parse_prefix("fd00:4::/64"))
 GATEWAYS = IntervalSet.of(parse_address("10.4.1.1"))

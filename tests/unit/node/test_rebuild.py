@@ -1,4 +1,4 @@
-"""Leases made again from what runs: libcni's cache and the namespaces, each believed for what only it knows."""
+"""Leases made again from what runs: each witness believed for what only it knows, and contradictions told."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from allotment.addressing.address import parse_address, parse_prefix
 from allotment.addressing.errors import InternalError
 from allotment.addressing.lease import Owner
 from allotment.addressing.plan import BlockPlan, Layer, NetworkPlan
-from allotment.node.rebuild import CachedAttachment, Observed, read_cni_cache, rebuild
+from allotment.cri.messages import Sandbox
+from allotment.node.namespaces import SeenNamespace
+from allotment.node.orphans.adoption import Conflict, User
+from allotment.node.rebuilding.cni_cache import read_cni_cache
+from allotment.node.rebuilding.evidence import CachedAttachment, Evidence, RunningPod
+from allotment.node.rebuilding.judgement import judge
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,17 +32,33 @@ def cached(owner: Owner = WEB, netns: str = "/run/netns/a", *addresses: str) -> 
     return CachedAttachment(owner, netns, tuple(map(parse_address, addresses or ("10.1.0.5",))))
 
 
-def seen(netns: str, address: str) -> Observed:
-    return Observed(netns, "eth0", parse_address(address))
-
-
-def claims(*witnesses, living=("/run/netns/a", "/run/netns/b")):
-    found = rebuild(
-        [PLAN],
-        [item for item in witnesses if isinstance(item, CachedAttachment)],
-        [item for item in witnesses if isinstance(item, Observed)],
-        living=set(living),
+def seen(netns: str, *addresses: str, interface: str = "eth0") -> SeenNamespace:
+    """A namespace that is there, with these addresses. What lies below /run is below /var/run, too."""
+    return SeenNamespace(
+        frozenset({netns, f"/var{netns}"}), tuple((parse_address(address), interface) for address in addresses)
     )
+
+
+def running(container: str = "web-sandbox", netns: str = "/run/netns/a", *ips: str, **more) -> Sandbox:
+    told = {"name": "web-0", "namespace": "shop", "uid": "uid-0", "ready": True, **more}
+    return Sandbox(container, netns=netns, ips=tuple(map(parse_address, ips)), **told)
+
+
+def heard(*witnesses, gone=()) -> Evidence:
+    def those(kind):
+        return tuple(item for item in witnesses if isinstance(item, kind))
+
+    return Evidence(
+        cached=those(CachedAttachment),
+        sandboxes=those(Sandbox),
+        pods=those(RunningPod),
+        namespaces=those(SeenNamespace),
+        gone=frozenset(gone),
+    )
+
+
+def claims(*witnesses, gone=()):
+    found = judge([PLAN], heard(*witnesses, gone=gone))
     return {str(claim.address): claim for claim in found.claims}, found.remarks
 
 
@@ -49,7 +70,7 @@ def test_a_pod_that_both_witnesses_know_keeps_its_address_and_its_name() -> None
 
 
 def test_a_cached_pod_whose_namespace_is_gone_has_nothing_any_more() -> None:
-    found, _ = claims(cached(), living=())
+    found, _ = claims(cached(), gone={"/run/netns/a"})
     assert found == {}
 
 
@@ -60,7 +81,7 @@ def test_a_cached_pod_that_names_no_namespace_is_believed() -> None:
 
 
 def test_a_cached_pod_whose_namespace_lives_is_believed_before_the_address_is_up() -> None:
-    found, _ = claims(cached())
+    found, _ = claims(cached(), seen("/run/netns/a"))
     assert set(found) == {"10.1.0.5"}
 
 
@@ -91,24 +112,128 @@ def test_what_lies_in_no_block_of_ours_is_not_ours() -> None:
 
 def test_what_lies_in_no_block_yet_is_remembered_for_when_there_is_one() -> None:
     """I15: pods ran before the ledger was lost, in a network that is heard of only later."""
-    witnesses = [cached(), cached(WEB, "/run/netns/a", "10.9.0.5")], [seen("/run/netns/b", "10.9.0.9")]
-    living = {"/run/netns/a", "/run/netns/b"}
+    evidence = heard(cached(), cached(WEB, "/run/netns/a", "10.9.0.5"), seen("/run/netns/b", "10.9.0.9"))
     wide = parse_prefix("10.9.0.0/24")
     blocks = (*PLAN.blocks, BlockPlan(wide, 24, parse_address("10.9.0.1")))
-    before = rebuild([PLAN], *witnesses, living=living)
+    before = judge([PLAN], evidence)
     assert before.unplaced == {("blue", parse_address("10.9.0.5")), (None, parse_address("10.9.0.9"))}
     assert not before.can_place([PLAN])
 
     more = replace(PLAN, blocks=blocks)
     assert before.can_place([more])
-    after = rebuild([more], *witnesses, living=living)
+    after = judge([more], evidence)
     assert [str(claim.address) for claim in before.late(after)] == ["10.9.0.5", "10.9.0.9"]
     assert after.unplaced == frozenset()
 
     elsewhere = replace(more, name="red")
-    after = rebuild([elsewhere], *witnesses, living=living)
+    after = judge([elsewhere], evidence)
     assert [str(claim.address) for claim in before.late(after)] == ["10.9.0.9"]
     assert not after.can_place([elsewhere])
+
+
+def test_the_runtime_alone_tells_whose_an_address_is() -> None:
+    found, remarks = claims(running("s1", "/var/run/netns/a", "10.1.0.5"), seen("/run/netns/a", "10.1.0.5"))
+    assert found["10.1.0.5"].owner == Owner("blue", "s1", "eth0", "shop", "web-0", "uid-0")
+    assert found["10.1.0.5"].netns == "/var/run/netns/a", "as the runtime's DEL will name it"
+    assert remarks == ()
+
+
+def test_the_runtime_is_believed_where_a_namespace_cant_be_looked_into() -> None:
+    found, _ = claims(running("s1", "", "10.1.0.5"))
+    assert found["10.1.0.5"].owner.container_id == "s1"
+    found, _ = claims(running("s1", "", "10.1.0.5", host_network=True))
+    assert found == {}
+
+
+def test_each_interface_of_a_pod_has_its_own_leases() -> None:
+    """Multus: the runtime tells of the first interface alone."""
+    namespace = SeenNamespace(
+        frozenset({"/run/netns/a"}), ((parse_address("10.1.0.5"), "eth0"), (parse_address("10.1.0.6"), "net1"))
+    )
+    found, _ = claims(running("s1", "/run/netns/a", "10.1.0.5"), namespace)
+    assert {address: claim.owner.interface for address, claim in found.items()} == {
+        "10.1.0.5": "eth0",
+        "10.1.0.6": "net1",
+    }
+
+
+def test_a_sandbox_that_has_stopped_holds_what_its_namespace_still_shows() -> None:
+    """Its DEL hasn't come yet. Once the namespace is gone, it has."""
+    stopped = running("s1", "/run/netns/a", "10.1.0.5", ready=False)
+    found, _ = claims(stopped, seen("/run/netns/a", "10.1.0.5"))
+    assert found["10.1.0.5"].owner.container_id == "s1"
+    found, _ = claims(stopped, gone={"/run/netns/a"})
+    assert found == {}
+
+
+@pytest.mark.parametrize("teller", ["the runtime", "libcni's cache"])
+def test_the_real_address_wins_over_the_one_that_is_told(teller: str) -> None:
+    tells = cached if teller == "libcni's cache" else running
+    subject = WEB if tells is cached else WEB.container_id
+    found, remarks = claims(tells(subject, "/run/netns/a", "10.1.0.7"), seen("/run/netns/a", "10.1.0.9"))
+    assert {address: claim.owner.container_id for address, claim in found.items()} == {"10.1.0.9": "web-sandbox"}
+    (remark,) = remarks
+    assert teller in remark
+    assert "10.1.0.7" in remark
+    assert "10.1.0.9" in remark
+
+
+def test_what_is_told_of_another_ones_real_address_is_no_conflict() -> None:
+    found = judge(
+        [PLAN],
+        heard(
+            running("s1", "/run/netns/a", "10.1.0.5"), running("s2", "", "10.1.0.5"), seen("/run/netns/a", "10.1.0.5")
+        ),
+    )
+    assert [claim.owner.container_id for claim in found.claims] == ["s1"]
+    assert found.conflicts == ()
+    assert any("s2" in remark for remark in found.remarks)
+
+
+def test_two_that_really_have_one_address_are_a_conflict_and_the_older_has_the_lease() -> None:
+    older = running("s2", "/run/netns/b", "10.1.0.5", name="db-0", uid="uid-1", created_ns=1)
+    younger = running("s1", "/run/netns/a", "10.1.0.5", created_ns=2)
+    found = judge([PLAN], heard(younger, older, seen("/run/netns/a", "10.1.0.5"), seen("/run/netns/b", "10.1.0.5")))
+    assert [claim.owner.container_id for claim in found.claims] == ["s2"]
+    assert found.conflicts == (
+        Conflict(
+            "blue",
+            parse_address("10.1.0.5"),
+            (
+                User("shop/db-0", "s2", "shop", "db-0", "uid-1"),
+                User("shop/web-0", "s1", "shop", "web-0", "uid-0"),
+            ),
+        ),
+    )
+
+
+def test_an_address_in_an_overlap_is_held_in_both_networks() -> None:
+    """Which one it was given in, the runtime doesn't say; libcni does."""
+    red = replace(PLAN, name="red")
+    evidence = heard(running("s1", "/run/netns/a"), seen("/run/netns/a", "10.1.0.5"))
+    assert [claim.owner.network for claim in judge([PLAN, red], evidence).claims] == ["blue", "red"]
+    remembered = cached(replace(WEB, container_id="s1", network="red"), "/run/netns/a")
+    evidence = replace(evidence, cached=(remembered,))
+    assert [claim.owner.network for claim in judge([PLAN, red], evidence).claims] == ["red"]
+
+
+def test_a_pod_of_which_only_the_api_server_knows_keeps_its_address() -> None:
+    pod = RunningPod("shop", "web-9", frozenset({"uid-9"}), (parse_address("10.1.0.9"),))
+    found, remarks = claims(pod, running("s1", "/run/netns/a", "10.1.0.5"), seen("/run/netns/a", "10.1.0.5"))
+    assert found["10.1.0.9"].owner == Owner("blue", "pod-uid-9", "eth0", "shop", "web-9", "uid-9")
+    assert any("shop/web-9" in remark for remark in remarks)
+
+
+def test_what_the_api_server_says_of_a_pod_that_the_runtime_knows_is_out_of_date() -> None:
+    pod = RunningPod("shop", "web-0", frozenset({"mirror", "uid-0"}), (parse_address("10.1.0.9"),))
+    found, _ = claims(pod, running("s1", "/run/netns/a", "10.1.0.5"), seen("/run/netns/a", "10.1.0.5"))
+    assert set(found) == {"10.1.0.5"}
+
+
+def test_without_a_runtime_the_api_server_names_the_pod_in_a_namespace() -> None:
+    pod = RunningPod("shop", "web-9", frozenset({"uid-9"}), (parse_address("10.1.0.9"),))
+    found, _ = claims(pod, seen("/run/netns/b", "10.1.0.9"))
+    assert found["10.1.0.9"].owner == Owner("blue", "netns-b", "eth0", "shop", "web-9", "uid-9")
 
 
 def cache_file(folder: Path, name: str, **changes: object) -> None:

@@ -109,10 +109,11 @@ class Attachments:
         self._plans_changed = asyncio.Event()
         self._not_serving = "the agent is starting"
         self._incomplete = False
-        self._adopted: dict[tuple[str, str], AttachmentKey] = {}
+        self._adopted: dict[tuple[str, str], list[AttachmentKey]] = {}
         self._supposed: list[Supposed] = []  # in force, and not on disk yet
         self._settle_kept: Callable[[], Awaitable[None]] | None = None
         self._picker: Picker | None = None
+        self._look_again: Callable[[CniRequest, Moment, str], None] | None = None
 
     # -- what the daemon tells us ---------------------------------------------------------------------------------
 
@@ -131,11 +132,10 @@ class Attachments:
         """
         self._not_serving = reason_not_to
         self._incomplete = incomplete
-        self._adopted = {
-            (lease.netns, lease.owner.interface): lease.owner.key
-            for lease in self._book.leases()
-            if lease.owner.container_id.startswith(UNKNOWN_OWNER)
-        }
+        self._adopted = {}
+        for lease in self._book.leases():
+            if lease.owner.container_id.startswith(UNKNOWN_OWNER):
+                self._adopted.setdefault((_plain(lease.netns), lease.owner.interface), []).append(lease.owner.key)
         self._plans_changed.set()
         self._plans_changed = asyncio.Event()
 
@@ -163,6 +163,13 @@ class Attachments:
     def busy(self) -> frozenset[AttachmentKey]:
         """The attachments that a request is at work on now."""
         return self._turns.held()
+
+    def after_del(self, look_again: Callable[[CniRequest, Moment, str], None]) -> None:
+        """Tell `look_again` of each DEL that is done: the request, when it came, and what it is called.
+
+        It must be cheap.
+        """
+        self._look_again = look_again
 
     def now(self) -> Moment:
         """The clock's moment, as leases record it."""
@@ -245,6 +252,7 @@ class Attachments:
         """
         if self._incomplete:
             raise LedgerUnavailable(f"nothing can be released before all leases are known: {self._not_serving}")
+        came = before or self.now()
         released: list[Lease] = []
         if self._picker is not None and before is None:
             self._picker.unwanted(request.container_id, request.interface, request.network)
@@ -254,6 +262,8 @@ class Attachments:
             released += await self._remove_in_turn(key, leases, cause, detail)
         if not released:  # and a lease that was refused must not come to light later
             await self._store.confirm()
+        if self._look_again is not None:
+            self._look_again(request, came, detail)
         return tuple(released)
 
     def check(self, request: CniRequest) -> tuple[Lease, ...]:
@@ -486,10 +496,14 @@ class Attachments:
             keys = {(request.network, container, interface)}
         else:
             keys = {lease.owner.key for lease in self._book.of_container(container, interface)}
-        adopted = self._adopted.get((request.netns, interface))
-        if adopted is not None:
-            keys.add(adopted)
+        if self._adopted:
+            keys.update(self._adopted.get((_plain(request.netns), interface), ()))
         return sorted(keys)
+
+
+def _plain(netns: str) -> str:
+    """The path of a namespace as it was found: /var/run is /run (FHS 3.0, 5.13), and runtimes say either."""
+    return netns.removeprefix("/var") if netns.startswith("/var/run/") else netns
 
 
 def _older(lease: Lease, than: Moment) -> bool:

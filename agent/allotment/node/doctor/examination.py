@@ -26,18 +26,18 @@ from allotment.node.doctor.findings import (
     without_lease,
 )
 from allotment.node.doctor.house import agent_findings, ledger_findings, spool_findings
-from allotment.node.doctor.kernel_look import see_namespaces
 from allotment.node.inquiries.describe import lease_report
 from allotment.node.inquiries.offline import Offline
+from allotment.node.namespaces import see_namespaces
 from allotment.node.orphans.evidence import namespace_gone
-from allotment.node.rebuild import read_cni_cache
+from allotment.node.rebuilding.cni_cache import read_cni_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from allotment.node.doctor.kernel_look import SeenNamespace
     from allotment.node.inquiries.reports import LeaseReport, StatusReport
-    from allotment.node.rebuild import CachedAttachment
+    from allotment.node.namespaces import SeenNamespace
+    from allotment.node.rebuilding.evidence import CachedAttachment
     from allotment.node.settings import Settings
     from allotment.observe.clock import Clock
 

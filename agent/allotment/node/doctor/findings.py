@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from allotment.addressing.address import Address
     from allotment.addressing.intervals import IntervalSet
-    from allotment.node.doctor.kernel_look import SeenNamespace
     from allotment.node.inquiries.reports import LeaseReport
-    from allotment.node.rebuild import CachedAttachment
+    from allotment.node.namespaces import SeenNamespace
+    from allotment.node.rebuilding.evidence import CachedAttachment
 
 __all__ = [
     "Finding",

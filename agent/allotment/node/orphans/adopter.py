@@ -62,6 +62,11 @@ class Adopter:
         """Addresses that two use, as two looks showed."""
         return self._seen.conflicts
 
+    def know(self, conflicts: Sequence[Conflict]) -> None:
+        """Somebody has found these already; they hold until a look doesn't show them."""
+        self._seen = Seen(conflicts=tuple(conflicts), suspected=frozenset(conflicts))
+        self._tell(())
+
     async def look(self, runtime: Runtime, listed: Sequence[Sandbox], leases: Iterable[Lease], at: Moment) -> None:
         """Compare what runs with the leases that were there at `at`, before the runtime listed its sandboxes.
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from allotment.addressing.plan import NetworkPlan
     from allotment.cri.messages import Sandbox
 
-__all__ = ["Conflict", "Seen", "User", "reconcile"]
+__all__ = ["POD_INTERFACE", "Conflict", "Seen", "User", "reconcile", "user_of"]
 
-_INTERFACE = "eth0"
+POD_INTERFACE = "eth0"
 """What containerd and CRI-O call a pod's own interface, the one whose addresses they tell."""
 
 _Use = tuple[str, "Address", str]
@@ -135,7 +135,7 @@ def _owner(network: str, sandbox: Sandbox) -> Owner:
     return Owner(
         network=network,
         container_id=sandbox.id,
-        interface=_INTERFACE,
+        interface=POD_INTERFACE,
         pod_namespace=sandbox.namespace,
         pod_name=sandbox.name,
         pod_uid=sandbox.uid,
@@ -144,12 +144,13 @@ def _owner(network: str, sandbox: Sandbox) -> Owner:
 
 
 def _conflict(network: str, address: Address, sandboxes: Iterable[Sandbox], holder: Lease | None) -> Conflict:
-    users = {_user(_owner(network, sandbox)) for sandbox in sandboxes}
+    users = {user_of(_owner(network, sandbox)) for sandbox in sandboxes}
     if holder is not None:
-        users.add(_user(holder.owner))
+        users.add(user_of(holder.owner))
     return Conflict(network, address, tuple(sorted(users)))
 
 
-def _user(owner: Owner) -> User:
+def user_of(owner: Owner) -> User:
+    """The owner of a lease, as a user of its address."""
     name = f"{owner.pod_namespace}/{owner.pod_name}" if owner.pod_name else str(owner.kind)
     return User(name, owner.container_id, owner.pod_namespace, owner.pod_name, owner.pod_uid)

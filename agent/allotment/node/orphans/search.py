@@ -125,8 +125,12 @@ class OrphanSearch:
 
     @property
     def knows_conflicts(self) -> bool:
-        """Whether there have been looks enough since the start to tell that there are none."""
-        return self._adopter.looks >= LOOKS_TO_TELL
+        """Whether some are known, or there have been looks enough since the start to tell that there are none."""
+        return bool(self._adopter.conflicts) or self._adopter.looks >= LOOKS_TO_TELL
+
+    def know(self, conflicts: Sequence[Conflict]) -> None:
+        """A rebuild has found these conflicts; they hold until a look doesn't show them."""
+        self._adopter.know(conflicts)
 
     async def run(self) -> None:
         """Look, free, wait, for ever. From the end of a look to the beginning of the next one it is long enough."""

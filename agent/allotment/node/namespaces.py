@@ -1,4 +1,4 @@
-"""The addresses in the pods' network namespaces, looked at from outside, for `allotment doctor`."""
+"""The addresses in the pods' network namespaces, looked at from outside."""
 
 from __future__ import annotations
 
