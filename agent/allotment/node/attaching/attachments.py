@@ -29,6 +29,7 @@ from allotment.addressing.lease import Cause, LeaseKind, Moment
 from allotment.addressing.reasons import Reason
 from allotment.node.attaching.commits import Commits, Write
 from allotment.node.attaching.hearers import Hearers
+from allotment.node.attaching.nameless import Nameless
 from allotment.node.attaching.shortage import Shortage
 from allotment.node.attaching.turns import Turns
 
@@ -43,10 +44,7 @@ if TYPE_CHECKING:
     from allotment.node.attaching.commits import Store
     from allotment.observe.clock import Clock
 
-__all__ = ["UNKNOWN_OWNER", "Attached", "Attachments", "Picker"]
-
-UNKNOWN_OWNER = "netns-"
-"""A container ID that starts so was made from a namespace's name by a rebuild that found no better owner."""
+__all__ = ["Attached", "Attachments", "Picker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ class Attachments:
         self._plans_changed = asyncio.Event()
         self._not_serving = "the agent is starting"
         self._incomplete = False
-        self._adopted: dict[tuple[str, str], list[AttachmentKey]] = {}
+        self._nameless = Nameless()
         self._supposed: list[Supposed] = []  # in force, and not on disk yet
         self._settle_kept: Callable[[], Awaitable[None]] | None = None
         self._picker: Picker | None = None
@@ -132,10 +130,7 @@ class Attachments:
         """
         self._not_serving = reason_not_to
         self._incomplete = incomplete
-        self._adopted = {}
-        for lease in self._book.leases():
-            if lease.owner.container_id.startswith(UNKNOWN_OWNER):
-                self._adopted.setdefault((_plain(lease.netns), lease.owner.interface), []).append(lease.owner.key)
+        self._nameless = Nameless(self._book.leases())
         self._plans_changed.set()
         self._plans_changed = asyncio.Event()
 
@@ -165,10 +160,7 @@ class Attachments:
         return self._turns.held()
 
     def after_del(self, look_again: Callable[[CniRequest, Moment, str], None]) -> None:
-        """Tell `look_again` of each DEL that is done: the request, when it came, and what it is called.
-
-        It must be cheap.
-        """
+        """Tell `look_again` (cheap) of each DEL that is done: the request, when it came, and what it is called."""
         self._look_again = look_again
 
     def now(self) -> Moment:
@@ -496,14 +488,8 @@ class Attachments:
             keys = {(request.network, container, interface)}
         else:
             keys = {lease.owner.key for lease in self._book.of_container(container, interface)}
-        if self._adopted:
-            keys.update(self._adopted.get((_plain(request.netns), interface), ()))
+        keys.update(self._nameless.of(request.netns, interface))
         return sorted(keys)
-
-
-def _plain(netns: str) -> str:
-    """The path of a namespace as it was found: /var/run is /run (FHS 3.0, 5.13), and runtimes say either."""
-    return netns.removeprefix("/var") if netns.startswith("/var/run/") else netns
 
 
 def _older(lease: Lease, than: Moment) -> bool:

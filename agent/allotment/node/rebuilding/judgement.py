@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from allotment.addressing.book import Claimed
 from allotment.addressing.lease import Owner
-from allotment.node.attaching.attachments import UNKNOWN_OWNER
+from allotment.node.attaching.nameless import UNKNOWN_OWNER
 from allotment.node.orphans.adoption import POD_INTERFACE, Conflict, user_of
 
 if TYPE_CHECKING:
