@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keeping import cache, kept, one_at_a_time, run, say
+from keeping import BuildError, cache, kept, one_at_a_time, run, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,14 +37,32 @@ class Go:
     program: Path
     version: str
 
-    def build(self, packages: Iterable[str], output: Path, *, module: Path, variables: dict[str, str] | None = None):
+    def build(
+        self,
+        packages: Iterable[str],
+        output: Path,
+        *,
+        module: Path,
+        variables: dict[str, str] | None = None,
+        tags: Iterable[str] = (),
+        cgo: bool = False,
+    ):
         """Build commands of the module in the folder `module`; `variables` are Go variables that the linker sets.
 
         All programs are built with the same other flags, so that Go's cache serves all of them. Raises BuildError.
         """
         flags = " ".join(["-s", "-w", *(f"-X {name}={value}" for name, value in (variables or {}).items())])
-        command = [*_PATIENT, str(self.program), "build", f"-ldflags={flags}", "-o", str(output), *packages]
-        run(command, _environment(), module)
+        more = [f"-tags={','.join(tags)}"] if tags else []
+        command = [*_PATIENT, str(self.program), "build", *more, f"-ldflags={flags}", "-o", str(output), *packages]
+        run(command, _environment(cgo=cgo), module)
+
+    def folder_of(self, name: str, *, module: Path) -> Path:
+        """Where the sources are of a Go module that the module in the folder `module` needs. Raises BuildError."""
+        command = [str(self.program), "list", "-m", "-f", "{{.Dir}}", name]
+        ended = subprocess.run(command, cwd=module, env=_environment(), capture_output=True, text=True, check=False)
+        if ended.returncode != 0:
+            raise BuildError(f"{name} is not to be found: {ended.stderr}")
+        return Path(ended.stdout.strip())
 
 
 def built(name: str, *, sources: Iterable[Path], more: str = "", make: Callable[[Go, Path], None]) -> Path:
@@ -85,13 +103,13 @@ def _version(program: Path) -> str:
     return ended.stdout.strip().removeprefix("go")
 
 
-def _environment() -> dict[str, str]:
-    # No cgo: static programs, no C compiler. No other toolchain than the one we chose, no flags of the user's. Without
-    # a home, Go doesn't know where its caches are.
+def _environment(*, cgo: bool = False) -> dict[str, str]:
+    # No cgo, where it can be done without: static programs, no C compiler. No other toolchain than the one we chose, no
+    # flags of the user's. Without a home, Go doesn't know where its caches are.
     return {
         "HOME": str(Path.home()),
         **os.environ,
-        "CGO_ENABLED": "0",
+        "CGO_ENABLED": "1" if cgo else "0",
         "GOFLAGS": "-mod=readonly -trimpath -buildvcs=false",
         "GOTOOLCHAIN": "local",
         "GOWORK": "off",

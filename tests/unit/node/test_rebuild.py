@@ -145,6 +145,13 @@ def test_the_runtime_is_believed_where_a_namespace_cant_be_looked_into() -> None
     assert found == {}
 
 
+def test_what_is_configured_on_the_node_itself_is_no_pods() -> None:
+    """CRI-O mounts the node's namespace for pods in the host's network; containerd doesn't."""
+    proxy = running("s1", "/run/netns/host", host_network=True)
+    found, remarks = claims(proxy, seen("/run/netns/host", "10.1.0.9", interface="cni0"))
+    assert (found, remarks) == ({}, ())
+
+
 def test_each_interface_of_a_pod_has_its_own_leases() -> None:
     """Multus: the runtime tells of the first interface alone."""
     namespace = SeenNamespace(
@@ -205,6 +212,16 @@ def test_two_that_really_have_one_address_are_a_conflict_and_the_older_has_the_l
             ),
         ),
     )
+
+
+def test_of_two_that_have_one_address_it_is_his_who_is_told_to_have_it() -> None:
+    intruder = running("s2", "/run/netns/b", "10.1.0.6", name="db-0", uid="uid-1", created_ns=1)
+    rightful = running("s1", "/run/netns/a", "10.1.0.5", created_ns=2)
+    both = seen("/run/netns/b", "10.1.0.5", "10.1.0.6")
+    found = judge([PLAN], heard(intruder, rightful, seen("/run/netns/a", "10.1.0.5"), both))
+    held = {str(claim.address): claim.owner.container_id for claim in found.claims}
+    assert held == {"10.1.0.5": "s1", "10.1.0.6": "s2"}
+    assert [str(conflict.address) for conflict in found.conflicts] == ["10.1.0.5"]
 
 
 def test_an_address_in_an_overlap_is_held_in_both_networks() -> None:

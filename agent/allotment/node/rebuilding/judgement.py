@@ -78,7 +78,8 @@ def judge(plans: Iterable[NetworkPlan], evidence: Evidence) -> Rebuilt:
     """The leases that these networks must have."""
     bench = _Bench(plans)
     seen = {path: namespace for namespace in evidence.namespaces for path in namespace.paths}
-    occupied: set[SeenNamespace] = set()
+    # CRI-O keeps the node's own namespace mounted for pods in it; what is configured there is no pod's.
+    occupied = {seen[sandbox.netns] for sandbox in evidence.sandboxes if sandbox.host_network and sandbox.netns in seen}
     for occupant in _occupants(evidence, seen):
         bench.hear(occupant)
         if occupant.namespace is not None:
@@ -154,19 +155,20 @@ def _occupants(evidence: Evidence, seen: dict[str, SeenNamespace]) -> Iterable[_
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """Somebody has an address: `real` in his namespace, else it is only told that he has."""
+    """Somebody has an address: `real` in his namespace, and `told` by somebody else to have it, or one of the two."""
 
     owner: Owner
     address: Address
     netns: str
     real: bool
+    told: bool
     created: int = _UNDATED
 
     @property
-    def standing(self) -> tuple[bool, bool, int, str]:
+    def standing(self) -> tuple[bool, bool, bool, int, str]:
         """Of several, the first by this order has the lease."""
         made_up = self.owner.container_id.startswith((UNKNOWN_OWNER, UNSEEN_SANDBOX))
-        return not self.real, made_up, self.created, self.owner.container_id
+        return not self.real, not self.told, made_up, self.created, self.owner.container_id
 
 
 class _Bench:
@@ -181,11 +183,12 @@ class _Bench:
     def hear(self, occupant: _Occupant) -> None:
         """One container: what its namespace shows, then what is told beyond that."""
         real = () if occupant.namespace is None else occupant.namespace.addresses
-        for address, interface in real:
-            for owner in self._owners(occupant, address, interface):
-                self._use(_Use(owner, address, occupant.netns, real=True, created=occupant.created))
-        shown = dict(real)
         in_cache = {address for attachment in occupant.cached for address in attachment.addresses}
+        for address, interface in real:
+            told = address in occupant.told or address in in_cache
+            for owner in self._owners(occupant, address, interface):
+                self._use(_Use(owner, address, occupant.netns, real=True, told=told, created=occupant.created))
+        shown = dict(real)
         for attachment in occupant.cached:
             for address in attachment.addresses:
                 if address not in shown:
@@ -211,7 +214,7 @@ class _Bench:
             container = UNKNOWN_OWNER + netns.rsplit("/", 1)[-1]
             names = () if pod is None else (pod.namespace, pod.name, min(pod.uids, default=""))
             for network in networks:
-                self._use(_Use(Owner(network, container, interface, *names), address, netns, real=True))
+                self._use(_Use(Owner(network, container, interface, *names), address, netns, real=True, told=False))
             self._remarks.append(f"{address} is in use on {interface} in {netns}, by a container that nobody names")
 
     def hear_unseen(self, pod: RunningPod) -> None:
@@ -224,7 +227,7 @@ class _Bench:
             for network in networks:
                 if uid and (network, address) not in self._uses:
                     owner = Owner(network, UNSEEN_SANDBOX + uid, POD_INTERFACE, pod.namespace, pod.name, uid)
-                    self._use(_Use(owner, address, "", real=False))
+                    self._use(_Use(owner, address, "", real=False, told=True))
                     self._remarks.append(
                         f"the API server says that pod {pod.namespace}/{pod.name} has {address}, and nobody else "
                         "knows of it: held until that pod is found gone"
@@ -285,7 +288,7 @@ class _Bench:
                 f"network namespace {occupant.netns} it is {' and '.join(map(str, sorted(instead)))}, which counts"
             )
             return
-        self._use(_Use(owner, address, occupant.netns, real=False, created=occupant.created))
+        self._use(_Use(owner, address, occupant.netns, real=False, told=True, created=occupant.created))
 
     def _use(self, use: _Use) -> None:
         users = self._uses.setdefault((use.owner.network, use.address), {})
