@@ -1,4 +1,4 @@
-"""A ledger that is lost under fifty running pods: of a real containerd, with real plugins, by a real API server (I15).
+"""A ledger that is lost under running pods: a real runtime, real plugins, a real API server (I15).
 
 The pods run all the time; the tests take the ledger away in one way after the other, and look for what a user would
 notice: a pod that has lost its lease, an address that is given twice, a DEL that ends nothing.
