@@ -168,6 +168,7 @@ class ClaimController:
                 await self._client.delete(ADDRESSES, held)
                 fresh = await self._client.get(ADDRESSES, held.name)
                 await self._client.patch_finalizers(ADDRESSES, fresh, ())
+                self._wake.set()  # somebody may have waited for it
 
 
 class InThread:

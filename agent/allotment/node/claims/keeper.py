@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from allotment.addressing.address import Family, parse_address
 from allotment.addressing.book import Claimed
-from allotment.addressing.errors import AllotmentError
+from allotment.addressing.errors import AddressUnavailable, AllotmentError
 from allotment.addressing.lease import LeaseKind, Moment, Owner
 from allotment.api.names import pool_name
 from allotment.kube.failures import Conflict
@@ -66,7 +66,7 @@ class ClaimKeeper:
         self._ended: set[ClaimKey] = set()
         self._acting: dict[str, asyncio.Event] = {}
         self._postponed: dict[str, float] = {}
-        self._done: dict[str, str] = {}  # the resourceVersion that was written over
+        self._done: dict[str, tuple[Step, str]] = {}  # what was done to which resourceVersion
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._seen_once = False
         self._paused_until = 0.0
@@ -130,19 +130,20 @@ class ClaimKeeper:
         self.last = owed(self._known(now))
         self._left = {k: until for k, until in self._left.items() if until > now and k not in self.last.held}
         self._ended &= {key_of_claim(claim) for claim in self._own.items.values()}
-        self._done = {place: version for place, version in self._done.items() if place in self._own.items}
+        self._done = {place: done for place, done in self._done.items() if place in self._own.items}
         self._postponed = {place: until for place, until in self._postponed.items() if until > now}
         for due in self.last.due:
             place = self._place(due)
             if place in self._acting or now < max(self._paused_until, self._postponed.get(place, 0.0)):
                 continue
-            if due.claim is not None and self._done.get(place) == due.claim.metadata.resource_version:
+            if due.claim is not None and self._done.get(place) == (due.step, due.claim.metadata.resource_version):
                 continue  # the watch has yet to show what was done
             self._acting[place] = asyncio.Event()
             group.create_task(self._do(due, place))
 
     def _known(self, now: float) -> Known:
-        networks = [name for name in self._book.networks() if self._book.claimed(name)]
+        plans = filter(None, map(self._book.plan, self._book.networks()))
+        networks = [plan.name for plan in plans if plan.claimed and plan.blocks]
         return Known(
             ledger_id=self._ledger_id,
             now=Moment(self._clock.boot, now),
@@ -169,7 +170,7 @@ class ClaimKeeper:
                 if self._still(due):
                     await self._step(due)
                     if due.claim is not None:
-                        self._done[place] = due.claim.metadata.resource_version
+                        self._done[place] = (due.step, due.claim.metadata.resource_version)
         except Conflict:
             asyncio.get_running_loop().call_later(_RETRY, self._wake.set)  # the watch will show what changed
         except AllotmentError as error:
@@ -231,6 +232,9 @@ class ClaimKeeper:
             pod_uid=pod.uid,
         )
         await self._attachments.restore([Claimed(owner, parse_address(claim.status.value))])
+        if not self._book.find(owner.key):
+            raise AddressUnavailable(f"{claim.status.value} can't be leased again: it is somebody else's here")
+        self._ended.add(key)  # once: from here on this ledger knows, whether that is written on the Claim yet or not
         self._log.warning("lease made again from its claim", claim=claim.name, address=claim.status.value)
 
     def _again(self, due: Due) -> Claim:
