@@ -14,22 +14,20 @@ from pathlib import Path
 
 import pytest
 
+import containerd
 from agents import shim_binary
-from containerd import Containerd, is_there
+from crio import rig as crio
+from keeping import BuildError
 from kube.cluster_agent import ClusterAgent, add_node, allocation, create, delete, install, network, patch
 from nodes import until
 from reference.fixtures import reference_plugins  # noqa: F401  # a fixture
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.slow,
-    pytest.mark.skipif(not is_there(), reason="needs containerd, runc, ctr, unshare and a C compiler"),
-]
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-PODS = 50
+PODS = {"containerd": 50, "crio": 12}
 AT_ONCE = 5
-NODE = "ctd"
-NET = "lostctd"
+NODE = "under-pods"
+NET = "underpods"
 ENTERING = Path(__file__).resolve().parents[1] / "netns" / "entering.py"
 CONF = {
     "cniVersion": "1.0.0",
@@ -39,10 +37,10 @@ CONF = {
 
 
 class PodNode:
-    """A node with a containerd, its pods and our agent, which looks at the machine as containerd does."""
+    """A node with a runtime, its pods and our agent, which looks at the machine as the runtime does."""
 
-    def __init__(self, agent, containerd, server):
-        self.agent, self.containerd, self.server = agent, containerd, server
+    def __init__(self, agent, runtime, server):
+        self.agent, self.runtime, self.server = agent, runtime, server
         self.sandboxes = {}
         """The pods that run, by name."""
 
@@ -68,7 +66,7 @@ class PodNode:
 
         async def make(name):
             async with limit:
-                self.sandboxes[name] = await self.containerd.run(name)
+                self.sandboxes[name] = await self.runtime.run(name)
 
         asyncio.run(together(make, names))
 
@@ -78,14 +76,14 @@ class PodNode:
         async def end(name):
             async with limit:
                 sandbox = self.sandboxes.pop(name)
-                await self.containerd.stop(sandbox)
-                await self.containerd.remove(sandbox)
+                await self.runtime.stop(sandbox)
+                await self.runtime.remove(sandbox)
 
         asyncio.run(together(end, names))
 
     def told(self):
         """What the runtime says of the pods: name to addresses."""
-        found = asyncio.run(self.containerd.runtime.statuses(self.sandboxes.values()))
+        found = asyncio.run(self.runtime.runtime.statuses(self.sandboxes.values()))
         return {each.name: tuple(sorted(map(str, each.ips))) for each in found.values() if each.ready}
 
     def leases(self):
@@ -103,8 +101,8 @@ class PodNode:
 
     def within(self, sandbox, *command):
         """Run a command in a sandbox's network namespace; what it printed."""
-        [status] = asyncio.run(self.containerd.runtime.statuses([sandbox])).values()
-        enter = ["nsenter", f"--mount=/proc/{self.containerd.pid}/ns/mnt", "nsenter", f"--net={status.netns}"]
+        [status] = asyncio.run(self.runtime.runtime.statuses([sandbox])).values()
+        enter = ["nsenter", f"--mount=/proc/{self.runtime.pid}/ns/mnt", "nsenter", f"--net={status.netns}"]
         return subprocess.run([*enter, *command], check=True, capture_output=True, text=True).stdout
 
     def doctor(self):
@@ -115,7 +113,7 @@ class PodNode:
         ]
         log = self.agent.folder / "doctor.log"
         log.write_bytes(b"")
-        runner = [str(ENTERING), str(self.containerd.pid), "allotment.cli"]
+        runner = [str(ENTERING), str(self.runtime.pid), "allotment.cli"]
         process = self.agent._launcher.start(words, log=log, runner=runner)
         process.wait()
         process.close()
@@ -142,24 +140,32 @@ def server(crds):
     crds.kubectl("delete", "node", NODE)
 
 
-@pytest.fixture(scope="module")
-def node(launcher, server, reference_plugins, tmp_path_factory):  # noqa: F811  # a fixture
+@pytest.fixture(scope="module", params=list(PODS))
+def node(launcher, server, reference_plugins, tmp_path_factory, request):  # noqa: F811  # a fixture
+    module = {"containerd": containerd, "crio": crio}[request.param]
+    if not module.is_there():
+        pytest.skip(f"not all that {request.param} needs is installed")
     plugins = tmp_path_factory.mktemp("plugins")
     for name in ("ptp", "loopback"):
         (plugins / name).symlink_to(reference_plugins / name)
     (plugins / "allotment").symlink_to(shim_binary())
-    with ClusterAgent(launcher, server, NODE) as agent:
+    with contextlib.ExitStack() as stack:
+        agent = stack.enter_context(ClusterAgent(launcher, server, NODE))
         environment = {"ALLOTMENT_SOCKET": str(agent.socket), "ALLOTMENT_TIMEOUT_MS": "5000"}
-        with Containerd(plugins=plugins, conf=CONF, environment=environment) as containerd:
-            agent._runner = [str(ENTERING), str(containerd.pid), "allotment.cli"]
-            agent._flags += ["--runtime-socket", containerd.runtime.socket]
-            node = PodNode(agent, containerd, server)
-            node.start()
-            node.run(*(f"web-{number}" for number in range(PODS)))
-            yield node
-            if not agent.running:
-                agent.start()
-            node.end(*node.sandboxes)
+        kind = containerd.Containerd if module is containerd else crio.Crio
+        try:
+            runtime = stack.enter_context(kind(plugins=plugins, conf=CONF, environment=environment))
+        except BuildError as error:
+            pytest.skip(f"no {request.param} to be had: {error}")
+        agent._runner = [str(ENTERING), str(runtime.pid), "allotment.cli"]
+        agent._flags += ["--runtime-socket", runtime.runtime.socket]
+        node = PodNode(agent, runtime, server)
+        node.start()
+        node.run(*(f"web-{number}" for number in range(PODS[request.param])))
+        yield node
+        if not agent.running:
+            agent.start()
+        node.end(*node.sandboxes)
 
 
 @pytest.mark.parametrize("how", ["stopped", "running"])

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import socket
 from typing import TYPE_CHECKING, Final
 
 from allotment.addressing.errors import ConfigError, DecodeError, TryAgain
@@ -104,7 +106,9 @@ class Runtime:
 
 
 def find_runtime(places: Sequence[Path]) -> Runtime:
-    """The runtime at the one of these sockets that there is.
+    """The runtime at the one of these sockets that there is; of several, at the one where somebody listens.
+
+    A runtime that was stopped, as when a node changes to another, leaves its socket behind.
 
     Raises:
         TryAgain: none is there.
@@ -112,12 +116,19 @@ def find_runtime(places: Sequence[Path]) -> Runtime:
     """
     there = [place for place in places if place.is_socket()] if len(places) > 1 else list(places)
     if len(there) > 1:
+        there = [place for place in there if _is_listened_to(place)] or there[:1]
+    if len(there) > 1:
         names = " and ".join(map(str, there))
         raise ConfigError(f"several container runtimes have sockets here, {names}: say which with --runtime-socket")
     if not there:
         names = " nor ".join(map(str, places))
         raise TryAgain(f"no container runtime has a socket here, neither {names}: say where with --runtime-socket")
     return Runtime(there[0])
+
+
+def _is_listened_to(place: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as caller:
+        return caller.connect_ex(str(place)) in (0, errno.EAGAIN, errno.EACCES)  # busy, or not for us, it is there
 
 
 class _Connection:

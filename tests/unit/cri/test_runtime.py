@@ -128,4 +128,7 @@ def test_a_runtime_is_found_where_there_is_one(tmp_path):
         assert find_runtime(places).socket == places[1]
         with FakeRuntime(places[0]), pytest.raises(ConfigError, match="several"):
             find_runtime(places)
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as stopped:
+            stopped.bind(str(places[0]))
+        assert find_runtime(places).socket == places[1], "the other one was stopped, and has left its socket behind"
     assert find_runtime(places[:1]).socket == places[0]  # what is named is asked, and answers for itself
