@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,10 +40,16 @@ _BOOT_ID_VOLUME = {
 
 
 class Installation:
-    """The agents of a cluster, and one network whose blocks the nodes have; `blocks` are by node."""
+    """The agents of a cluster, and one network whose blocks the nodes have; `blocks` are by node.
 
-    def __init__(self, cluster: Cluster, folder: Path, blocks: dict[str, tuple[str, ...]]) -> None:
+    The network has IPv4 10.81.0.0/16 in blocks of 256 addresses; with `dual` also IPv6 fd00:81::/96, in blocks of 2^16.
+    """
+
+    def __init__(
+        self, cluster: Cluster, folder: Path, blocks: dict[str, tuple[str, ...]], *, dual: bool = False
+    ) -> None:
         self.cluster = cluster
+        self.blocks = blocks
         cluster.load(agent_image())
         self.overlay = folder / "overlay"
         self.overlay.mkdir()
@@ -64,7 +71,10 @@ class Installation:
         (self.overlay / "kustomization.yaml").write_text(json.dumps(content))
         cluster.kubectl("apply", "--server-side", "-k", str(self.overlay))
         cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
-        self._make(network(NETWORK, "10.81.0.0/16", 24))
+        subnets = [{"cidr": "10.81.0.0/16", "hostPrefixLength": 24}]
+        if dual:
+            subnets.append({"cidr": "fd00:81::/96", "hostPrefixLength": 112})
+        self._make(network(NETWORK, subnets=subnets))
         [self.network] = [one for one in cluster.get("networks") if one["metadata"]["name"] == NETWORK]
         for node, cidrs in blocks.items():
             self._make(allocation(self.network, node, *cidrs))
@@ -93,7 +103,18 @@ class Installation:
         """What `allotment …` prints in the node's agent pod."""
         return self.cluster.kubectl("exec", "-n", NAMESPACE, self.agent(node), "-c", "agent", "--", "allotment", *words)
 
+    def ask_here(self, node: str, *words: str) -> str:
+        """The same by way of the node's runtime, which works without an API server. Raises CalledProcessError."""
+        machine = self.cluster.nodes[node]
+        agents = machine.containers('labels."io.kubernetes.container.name"==agent')
+        command = ("ctr", "--namespace", "k8s.io", "tasks", "exec", "--exec-id", uuid.uuid4().hex)
+        return machine.run(*command, *agents, "allotment", *words)
+
+    def held(self, node: str, *, here: bool = False) -> list[dict]:
+        """The leases of a node's ledger, as `allotment leases` tells them; with `here` as `ask_here` does."""
+        ask = self.ask_here if here else self.ask
+        return json.loads(ask(node, "leases", "-o", "json"))
+
     def leases(self, node: str) -> dict[str, str]:
         """Pod (namespace/name) to address, as the node's ledger has it."""
-        found = json.loads(self.ask(node, "leases", "-o", "json"))
-        return {one["pod"]: one["address"] for one in found}
+        return {one["pod"]: one["address"] for one in self.held(node)}

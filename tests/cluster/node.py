@@ -142,6 +142,13 @@ class Node:
         """Give its containerd an image (an OCI or Docker archive)."""
         self.run("ctr", "--namespace", "k8s.io", "images", "import", str(archive))
 
+    def containers(self, chosen: str) -> list[str]:
+        """The IDs of those of its containers that run and that a filter of containerd's chooses, by their labels."""
+        client = ("ctr", "--namespace", "k8s.io")
+        found = self.run(*client, "containers", "list", "--quiet", chosen).split()
+        tasks = [line.split() for line in self.run(*client, "tasks", "list").splitlines()]
+        return [words[0] for words in tasks if words[0] in found and words[-1] == "RUNNING"]
+
     def log(self, service: str) -> str:
         """What `kubelet`, `containerd`, `kube-proxy` or the `machine` have said."""
         return (self.folder / f"{service}.log").read_text(errors="replace")
