@@ -18,6 +18,7 @@ from allotment.cli import Exit, main
 from allotment.kube.removal import NAMESPACE
 from cluster.access import KubectlError
 from cluster.control_plane import ApiServer
+from kube.proxy import Proxy
 from nodes import until
 from unit.api.cases import CASES
 
@@ -73,10 +74,9 @@ def installed(server):
     return server
 
 
-def uninstall(server, *flags, token=None):
+def uninstall(server, *flags, url=""):
     """The command, as the Job runs it: with the rights that its account has."""
-    token = token or server.bound_token(UNINSTALL, UNINSTALL)
-    kubeconfig = server.write_kubeconfig("uninstall", token)
+    kubeconfig = server.write_kubeconfig("uninstall", server.bound_token(UNINSTALL, UNINSTALL), url=url)
     return main(["uninstall", "cluster", "--kubeconfig", str(kubeconfig), *flags])
 
 
@@ -181,6 +181,18 @@ def test_a_finalizer_of_somebody_else_is_left_and_told_of(installed, capsys):
     assert installed.request("GET", path)[1]["metadata"]["finalizers"] == [FOREIGN]
     assert installed.request("PATCH", path, {"metadata": {"finalizers": []}}, content_type=merge)[0] == 200
     assert uninstall(installed, "--yes") == Exit.OK
+    assert_gone(installed)
+
+
+def test_an_api_server_that_fails_now_and_then_is_asked_again(installed, capsys):
+    with Proxy(installed) as proxy:
+        proxy.answer(429, retry_after=1, method="DELETE", path="policies", times=2)
+        proxy.answer(500, method="GET", path="allotment.dev", times=2)
+        proxy.lose_requests(method="GET", path="customresourcedefinitions")
+        proxy.tear_answers(method="GET", path="/claims")
+        proxy.lose_answers(method="DELETE", path="allotment.dev", times=4)
+        proxy.lose_answers(method="PATCH", path="allotment.dev", times=4)
+        assert uninstall(installed, "--yes", "--wait", "60", url=proxy.url) == Exit.OK, capsys.readouterr()
     assert_gone(installed)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from allotment.addressing.errors import TryAgain
 from allotment.cli import Exit
+from allotment.cli.informant import PLACES
 from allotment.cli.install import seconds_to_wait
 from allotment.node.settings import add_arguments, load
 from allotment.observe.clock import SystemClock, read_boot_id
@@ -62,7 +63,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="node: where configurations are (default: /etc/cni/net.d)",
     )
-    add_arguments(parser, ["socket", "state_dir", "node", "config", "kubeconfig"])
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help="cluster: the file that names it; without it, the one that this runs in"
+    )
+    add_arguments(parser, PLACES)
 
 
 def run(arguments: argparse.Namespace) -> Exit:
