@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "agrees",
     "all_agents_ready",
+    "faults",
     "gone",
     "is_ready",
     "kill_agent",
@@ -169,7 +170,7 @@ def sound(installed: Installation) -> None:
 
     def well() -> bool:
         try:
-            wrong[:] = _faults(installed) or _doctors(installed)
+            wrong[:] = faults(installed) or _doctors(installed)
         except (KubectlError, subprocess.CalledProcessError, ValueError) as error:
             # Somebody is just being started again; the doctor's findings come as a failure, too.
             wrong[:] = [str(error), getattr(error, "stdout", "") or ""]
@@ -181,7 +182,8 @@ def sound(installed: Installation) -> None:
         raise AssertionError("\n".join(wrong)) from None
 
 
-def _faults(installed: Installation) -> list[str]:
+def faults(installed: Installation) -> list[str]:
+    """What does not fit now, of all that `sound` asks for but the doctor; for a person."""
     wrong = [f"{node} is not ready" for node in installed.blocks if not installed.cluster.ready(node)]
     if not all_agents_ready(installed):
         wrong.append("an agent is not ready")
