@@ -1,12 +1,17 @@
 """What a person finds with kubectl after something went wrong: the agent's Events on a real API server, with the roles
 that are installed with it."""
 
+import contextlib
 import json
 
 import pytest
 
+from agents import PATIENCE, told
+from allotment.addressing.address import parse_address
+from allotment.cri.messages import Sandbox
+from allotment.testing.cri import FakeRuntime
 from kube.agent_fixtures import agent, name, server
-from kube.cluster_agent import allocation, create, delete, get, network, patch
+from kube.cluster_agent import ClusterAgent, allocation, create, delete, get, network, patch
 from nodes import until
 
 __all__ = ["agent", "name", "server"]
@@ -31,6 +36,12 @@ def events(server, kind, name, namespace=""):
 def of_pod(server, pod, reason):
     """The Event of that reason on a pod, once it is there."""
     return until(lambda: events(server, "Pod", pod, "test").get(reason), f"there is no Event {reason} on {pod}")
+
+
+def given(agent, container, net, **more):
+    reply = agent.ask("ADD", container, network=net, **more)
+    assert not reply.exit_code, reply.body
+    return told(reply.body)
 
 
 def refused(agent, container, net, **more):
@@ -73,8 +84,8 @@ def test_what_fails_again_and_again_stays_one_event(server, name, agent):
     for number in range(200):
         refused(agent, f"{name}-{number % 100}", net)
     of_pod(server, f"{name}-0", "AddressesExhausted")
-    told = lambda: server.request("GET", "/apis/events.k8s.io/v1/namespaces/test/events")[1]["items"]  # noqa: E731
-    mine = [item for item in told() if item["regarding"]["name"].startswith(f"{name}-")]
+    items = server.request("GET", "/apis/events.k8s.io/v1/namespaces/test/events")[1]["items"]
+    mine = [item for item in items if item["regarding"]["name"].startswith(f"{name}-")]
     assert len(mine) <= 51
     assert len(events(server, "Network", net)) == 1
 
@@ -134,12 +145,12 @@ def condition(server, net, name, kind):
     return next((each for each in item.get("status", {}).get("conditions", []) if each["type"] == kind), None)
 
 
-def until_condition(server, net, name, kind, status, reason):
+def until_condition(server, net, name, kind, status, reason, *, limit=PATIENCE):
     def so():
         found = condition(server, net, name, kind)
         return found and (found["status"], found["reason"]) == (status, reason) and found
 
-    return until(so, f"{kind} is not {status} with reason {reason}, but {condition(server, net, name, kind)}")
+    return until(so, f"{kind} is not {status} with reason {reason}", limit=limit)
 
 
 def test_a_drain_is_told_from_its_beginning_to_its_end(server, name, agent):
@@ -186,3 +197,90 @@ def test_whether_addresses_are_given_is_told_with_the_reason(server, name, agent
     assert not agent.ask("DEL", f"{name}-a", network=net).exit_code
     patch(server, "allocations", item, {"spec": {"closed": False}})
     until_condition(server, net, name, "Ready", "True", "Serving")
+
+
+# -- what concerns the node as a whole
+
+
+@contextlib.contextmanager
+def searched(launcher, server, name, folder):
+    """An agent with a runtime to ask, and that runtime."""
+    flags = ("--runtime-socket", str(folder / "cri.sock"))
+    with FakeRuntime(folder / "cri.sock") as runtime, ClusterAgent(launcher, server, name, flags=flags) as agent:
+        yield agent, runtime
+
+
+def sandbox(container, *addresses):
+    """A pod that runs, as the runtime tells of it."""
+    ips = tuple(map(parse_address, addresses))
+    uid, netns = f"uid-{container}", f"/run/netns/{container}"
+    return Sandbox(container, name=container, namespace="test", uid=uid, ready=True, ips=ips, netns=netns)
+
+
+def test_a_node_that_takes_more_pods_than_it_can_have_addresses_for(server, name, agent):
+    path = f"/api/v1/nodes/{name}/status"
+    change = {"status": {"allocatable": {"pods": "110"}, "capacity": {"pods": "110"}}}
+    assert server.request("PATCH", path, change, content_type="application/merge-patch+json")[0] == 200
+    agent.start()
+    admitted(server, name, "10.71.0.0/26", maxBlocksPerNode=1)
+    event = until(lambda: events(server, "Node", name).get("TooFewAddresses"), "the Node is not told")
+    assert "takes 110 pods" in event["note"]
+    assert f"n{name} 61" in event["note"]
+    assert "TooFewAddresses" in server.kubectl("describe", "node", name)
+
+
+def test_a_nodeselector_that_leaves_the_node_out_is_told_on_the_pod(server, name, agent):
+    server.kubectl("label", "node", name, "disk=hdd")
+    create(server, network(f"n{name}", nodeSelector={"matchLabels": {"disk": "ssd"}}))
+    agent.start()
+    pod = f"{name}-c"
+    until(
+        lambda: refused(agent, pod, f"n{name}") and events(server, "Pod", pod, "test").get("NodeNotSelected"),
+        "it is not told",
+    )
+    assert "leaves this node out" in of_pod(server, pod, "NodeNotSelected")["note"]
+
+
+def test_a_rebuilt_ledger_is_told_on_each_allocation(launcher, server, name, tmp_path):
+    pod = f"{name}-a"
+    with searched(launcher, server, name, tmp_path) as (agent, runtime):
+        agent.start()
+        net = admitted(server, name, "10.71.0.0/26")
+        runtime.start(sandbox(pod, *given(agent, pod, net)))
+        until_condition(server, net, name, "Ready", "True", "Serving")
+        agent.kill()
+        for file in agent.state.glob("ledger.db*"):
+            file.write_bytes(b"no ledger" * 1000)
+        agent.start()
+        event = until(lambda: events(server, "Allocation", f"{net}.{name}").get("LedgerRebuilt"), "it is not told")
+        assert "made again from what runs, 1 of them" in event["note"]
+
+
+# -- what the search for orphans finds
+
+
+@pytest.mark.slow
+def test_what_the_search_finds_is_told_on_pods_and_allocation(launcher, server, name, tmp_path):
+    """One pod's DEL was lost, one runs without a lease, and one uses the address of another."""
+
+    living, lost, stranger, thief = (f"{name}-{role}" for role in ("living", "lost", "stranger", "thief"))
+    with searched(launcher, server, name, tmp_path) as (agent, runtime):
+        agent.start()
+        net = admitted(server, name, "10.71.0.0/26")
+        [shared] = given(agent, living, net, netns=tmp_path / "living")
+        given(agent, lost, net, netns=tmp_path / "lost")
+        runtime.start(sandbox(living), sandbox(stranger, "10.71.0.40"), sandbox(thief, shared))
+        item = f"{net}.{name}"
+        found = until_condition(server, net, name, "Conflict", "True", "AddressUsedTwice", limit=180)
+        assert f"{shared} is used by test/{living}" in found["message"]
+        assert thief in found["message"]
+        for user in (living, thief):
+            assert shared in of_pod(server, user, "AddressConflict")["note"]
+        until(lambda: events(server, "Network", net).get("AddressConflict"), "the Network is not told")
+        assert "10.71.0.40" in of_pod(server, stranger, "LeaseAdopted")["note"]
+        runtime.remove(thief)
+        until_condition(server, net, name, "Conflict", "False", "NoConflict", limit=180)
+        freed = until(lambda: events(server, "Pod", lost, "test").get("OrphanFreed"), "not freed", limit=240)
+        assert "doesn't know its sandbox" in freed["note"]
+        of_it = until(lambda: len(found := events(server, "Allocation", item)) >= 3 and found, "not all is told")
+        assert {"AddressConflict", "LeaseAdopted", "OrphanFreed"} <= set(of_it)

@@ -15,6 +15,7 @@ class Reason(enum.StrEnum):
 
     UNKNOWN = "NetworkUnknown"
     NO_ALLOCATION = "NoAllocation"
+    NOT_SELECTED = "NodeNotSelected"
     NOT_ADMITTED = "NotAdmitted"
     NO_BLOCK = "NoBlock"
     NOT_CONFIRMED = "BlockNotConfirmed"

@@ -107,7 +107,7 @@ def events_page() -> str:
     ]
     return _page(
         "Events and conditions",
-        "What an agent in a cluster says of pods, of its Allocations and of Networks: `kubectl describe`\n"
+        "What an agent in a cluster says of pods, its Allocations, Networks and its Node: `kubectl describe`\n"
         "shows it, and `kubectl get events`. Events of objects without a namespace are in `default`. What happens\n"
         "again is counted on the Event that is there, once a minute. One object gets at most ten new Events, then\n"
         "one a minute; all of a node get fifty, then one in five seconds. What is dropped is counted in the metric\n"

@@ -7,7 +7,7 @@ import msgspec
 
 from allotment.api.meta import ObjectMeta, Record
 
-__all__ = ["Anything", "Kind", "Node", "ObjectReference", "Pod", "PodIP", "PodSpec", "PodStatus"]
+__all__ = ["Anything", "Kind", "Node", "NodeStatus", "ObjectReference", "Pod", "PodIP", "PodSpec", "PodStatus"]
 
 
 class Kind(Protocol):
@@ -47,10 +47,17 @@ class Pod(Record, frozen=True):
     status: PodStatus = PodStatus()
 
 
+class NodeStatus(Record, frozen=True):
+    """core/v1 NodeStatus: what pods may have of it, as Kubernetes' quantities."""
+
+    allocatable: dict[str, str] = msgspec.field(default_factory=dict)
+
+
 class Node(Record, frozen=True):
-    """core/v1 Node: only that it is there, under which UID."""
+    """core/v1 Node: that it is there, under which UID, its labels and what pods may have of it."""
 
     metadata: ObjectMeta
+    status: NodeStatus = NodeStatus()
 
 
 class Anything(Record, frozen=True):

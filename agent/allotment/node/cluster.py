@@ -18,6 +18,7 @@ from allotment.api.allocation import Allocation
 from allotment.api.ipamconfig import CONFIG_NAME, IPAMConfig
 from allotment.api.network import Network
 from allotment.api.reservation import IPReservation
+from allotment.api.selecting import selects
 from allotment.api.validate import validate
 from allotment.kube import failures
 from allotment.kube.access import find_access
@@ -29,6 +30,7 @@ from allotment.node.claims.calls import CONFIG_HASH
 from allotment.node.claims.desk import ClaimDesk
 from allotment.node.cluster_events import event_of
 from allotment.node.orphans.verdicts import Pods, Unreadable
+from allotment.node.own_node import OwnNode
 from allotment.node.rebuilding.evidence import RunningPod
 from allotment.node.unseen import Unseen
 from allotment.node.view import FileProblem, View
@@ -165,6 +167,7 @@ class ClusterSource:
         self._pods = Reflector(client, PODS, clock, field_selector=f"spec.nodeName={node}", log=log)
         self._unseen = Unseen()
         self._pods_now: Snapshot[Pod] = Snapshot({}, synced=False, lost_contact=None)
+        self._own = OwnNode(client, node, clock, log, self._show)
         self._events = EventRecorder(client, clock, instance=node, log=log, on_drop=on_drop)
 
     @property
@@ -183,6 +186,7 @@ class ClusterSource:
             group.create_task(self._configs.reflector.run(self._taker(self._configs)))
             group.create_task(self._pods.run(self._take_pods))
             group.create_task(self._ask_again())
+            group.create_task(self._own.run())
             group.create_task(self._events.run())
 
     def pod(self, namespace: str, name: str) -> Pod | None:
@@ -223,7 +227,7 @@ class ClusterSource:
 
     def tell(self, notice: Notice) -> None:
         """Have an Event made of a notice, soon."""
-        told = event_of(notice, self._view)
+        told = event_of(notice, self._view, self._own.node)
         if told is not None:
             self._events.note(told.regarding, told.reason, told.message, told.type, topic=told.topic)
 
@@ -290,6 +294,8 @@ class ClusterSource:
                 unadmitted=MappingProxyType(
                     {name: self._why_not(network) for name, network in networks.items() if name not in allocations}
                 ),
+                unselected=self._unselected(networks),
+                pod_limit=self._own.pod_limit,
                 unseen=MappingProxyType(self._not_seen(allocations)),
                 problems=tuple(problem for kind in kinds for problem in kind.problems),
                 warnings=tuple(
@@ -311,9 +317,18 @@ class ClusterSource:
         wrong = (known.snapshot.unread | known.snapshot.items.keys()) - known.good.keys()
         return self._unseen.judge(allocations, known.good, wrong, known.snapshot.lists, known.reflector.relist)
 
+    def _unselected(self, networks: Mapping[str, Network]) -> frozenset[str]:
+        labels = self._own.labels
+        if labels is None:
+            return frozenset()
+        return frozenset(name for name, each in networks.items() if not selects(each.spec.node_selector, labels))
+
     def _why_not(self, network: Network) -> str:
         if network.metadata.deleting:
             return f"Network {network.name} is being deleted"
+        labels = self._own.labels
+        if labels is not None and not selects(network.spec.node_selector, labels):
+            return f"the nodeSelector of Network {network.name} leaves this node out; change it, or the node's labels"
         return (
             f"the controller has not made an Allocation for it; see that it runs, and whether the nodeSelector of "
             f"Network {network.name} selects this node"

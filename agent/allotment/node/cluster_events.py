@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from allotment.kube.objects import ObjectReference
-from allotment.kube.resources import ALLOCATIONS, NETWORKS, PODS
+from allotment.kube.resources import ALLOCATIONS, NETWORKS, NODES, PODS
 from allotment.node.notices.table import NOTICES, About
 
 if TYPE_CHECKING:
+    from allotment.kube.objects import Node
     from allotment.node.notices.notice import Notice, Subject
     from allotment.node.view import View
 
@@ -25,9 +26,9 @@ class Told(NamedTuple):
     topic: str | None
 
 
-def event_of(notice: Notice, view: View) -> Told | None:
+def event_of(notice: Notice, view: View, node: Node | None) -> Told | None:
     """What to note of it; None where the object isn't known to be there."""
-    regarding = _regarding(notice.subject, view)
+    regarding = _regarding(notice.subject, view, node)
     if regarding is None:
         return None
     sort = NOTICES[notice.reason]
@@ -35,7 +36,7 @@ def event_of(notice: Notice, view: View) -> Told | None:
     return Told(regarding, notice.reason, notice.message, "Warning" if sort.warning else "Normal", topic)
 
 
-def _regarding(subject: Subject, view: View) -> ObjectReference | None:
+def _regarding(subject: Subject, view: View, node: Node | None) -> ObjectReference | None:
     match subject.about:
         case About.POD:
             return ObjectReference(PODS.api_version, PODS.kind, subject.name, subject.namespace, subject.uid)
@@ -48,3 +49,5 @@ def _regarding(subject: Subject, view: View) -> ObjectReference | None:
                 return ObjectReference(kind.api_version, kind.kind, subject.name, uid=subject.uid)
             allocation = view.allocations.get(subject.network)
             return None if allocation is None else ALLOCATIONS.reference(allocation)
+        case About.NODE:
+            return None if node is None else NODES.reference(node)

@@ -26,12 +26,15 @@ from allotment.node.exposition import Gauges, LedgerMeter, SocketWatcher, http_r
 from allotment.node.handler import CniHandler
 from allotment.node.inquiries.queries import Queries
 from allotment.node.notices.board import Notices
+from allotment.node.notices.notice import NODE, this
+from allotment.node.notices.table import Happened
 from allotment.node.offers import Offers
 from allotment.node.opening import Opening
 from allotment.node.orphans.search import OrphanSearch
 from allotment.node.plans import network_plans
 from allotment.node.rebuilding.rebuilder import Rebuilder
 from allotment.node.rebuilding.witnesses import Witnesses
+from allotment.node.room import too_few
 from allotment.node.spool import Spool
 from allotment.node.start import start_ledger
 from allotment.node.view import View
@@ -109,6 +112,7 @@ class Agent:
         self._view = View()
         self._cached: View | None = None
         self._unkept = asyncio.Event()
+        self._too_few = ""
         self._fault: Callable[[], str] = lambda: ""
 
     def stop(self) -> None:
@@ -268,6 +272,17 @@ class Agent:
         shortage.on_change(keeper.look_soon)
         return keeper
 
+    def _look_at_room(self) -> None:
+        """Say once that the node takes more pods than it can have addresses for."""
+        found = too_few(self._view)
+        if found and found != self._too_few:
+            self._log.warning("too few addresses", reason=found)
+            self._notices.tell(Happened.TOO_FEW, found, NODE)
+        self._too_few = found
+
+    def _say_rebuilt(self, message: str) -> None:
+        self._notices.tell(Happened.REBUILT, message, *map(this, self._view.allocations.values()))
+
     def _find_runtime(self) -> Callable[[], Runtime] | None:
         """Finds the container runtime anew each time; None where there is none to ask."""
         places = self._settings.runtime_sockets
@@ -289,6 +304,7 @@ class Agent:
             view=lambda: self._view,
             plans=self._plans,
             tell=search.know,
+            rebuilt=self._say_rebuilt,
         )
         return Opening(
             started,
@@ -333,6 +349,7 @@ class Agent:
             self._claims.take(view)
         self._unkept.set()
         self._opening.seen(view)
+        self._look_at_room()
         if view.problems != before.problems:
             for problem in view.problems:
                 self._log.error("source problem", problem=str(problem))

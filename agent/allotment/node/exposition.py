@@ -10,6 +10,7 @@ from allotment.addressing.utilization import of_network
 from allotment.ledger import LedgerState
 from allotment.node.allocations import leases_left
 from allotment.node.plans import draining
+from allotment.node.room import addresses_at_most
 from allotment.observe.http import Request, Response
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class Gauges:
         metrics.read("addresses", self.addresses)
         metrics.read("blocks", self.blocks)
         metrics.read("drain_leases", self.drains)
+        metrics.read("addresses_at_most", self.at_most)
+        metrics.read("pod_limit", self.pod_limit)
         metrics.read("source_problems", lambda: (((), float(len(self._view().problems))),))
         metrics.read("source_out_of_contact_seconds", lambda: (((), self._out_of_contact()),))
         metrics.read("ledger_state", lambda: [((each,), float(each is ledger.health().state)) for each in LedgerState])
@@ -119,6 +122,19 @@ class Gauges:
             families = [block.prefix.family for block in plan.blocks] if plan else []
             for family in sorted(set(families)):
                 yield (network, str(family)), float(families.count(family))
+
+    def at_most(self) -> Iterator[Sample]:
+        """Addresses that a network can have here, by network and family."""
+        view = self._view()
+        for network in view.allocations:
+            for family, count in addresses_at_most(view, network).items():
+                yield (network, str(family)), float(count)
+
+    def pod_limit(self) -> Iterator[Sample]:
+        """Pods that the kubelet takes; no sample where that isn't known."""
+        limit = self._view().pod_limit
+        if limit is not None:
+            yield (), float(limit)
 
     def drains(self) -> Iterator[Sample]:
         """Pod leases that each drain waits for."""

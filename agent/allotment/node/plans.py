@@ -108,7 +108,7 @@ def _refusal(
             return Refusal(NetworkDraining, f"network {name} is being deleted and gives nothing new")
         why = view.unadmitted.get(name) or "there is no Allocation for it yet"
         message = f"network {name} is known, but not admitted on node {node}: {why}"
-        return Refusal(NotAdmitted, message, Reason.NO_ALLOCATION)
+        return Refusal(NotAdmitted, message, Reason.NOT_SELECTED if name in view.unselected else Reason.NO_ALLOCATION)
     reason = draining(allocation, view)
     if reason:
         return Refusal(

@@ -38,13 +38,14 @@ class View:
 
     `networks` are by name; one that is being deleted stays in it, with its `deletionTimestamp`, until this node's
     Allocation of it has ended. `allocations` are this node's, by network. `unadmitted` says, for a network without an
-    Allocation, why there is none. `unseen` says, for a network with an Allocation, why its Network is missing
-    although it may be there; a Network that is missing and not among them is gone. `problems` are what could not be
-    read or made no sense: the last good state of it is kept. `whole` is false while some of what was given can't be
-    read at all, and may speak of anything: nobody is newly admitted then, and nothing is taken for removed.
-    `warnings` stand in nobody's way. `doubted` says why the source's emptiness is not believed (the View is the last
-    one that was); empty means that it is not doubted. `synced` is false until the source, or what was kept of it, has
-    been read. `lost_contact` is since when (`Clock.seconds`) the source cannot be asked; None while it can.
+    Allocation, why there is none; `unselected` are the networks whose nodeSelector leaves this node out. `pod_limit` is
+    how many pods the node takes, None where nobody says. `unseen` says, for a network with an Allocation, why its
+    Network is missing although it may be there; a Network that is missing and not among them is gone. `problems` are
+    what could not be read or made no sense: the last good state of it is kept. `whole` is false while some of what was
+    given can't be read at all, and may speak of anything: nobody is newly admitted then, and nothing is taken for
+    removed. `warnings` stand in nobody's way. `doubted` says why the source's emptiness is not believed (the View is
+    the last one that was); empty means that it is not doubted. `synced` is false until the source, or what was kept of
+    it, has been read. `lost_contact` is since when (`Clock.seconds`) the source cannot be asked; None while it can.
     `local_l2` says whether this node gives an L2 network's addresses by itself, as one host alone may; in a cluster
     they come by Claim. `controlled` says whether somebody gives this node blocks and takes them, by what the
     Allocations' status says.
@@ -55,6 +56,8 @@ class View:
     reservations: Mapping[str, IPReservation] = field(default_factory=lambda: MappingProxyType({}))
     config: IPAMConfig | None = None
     unadmitted: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    unselected: frozenset[str] = frozenset()
+    pod_limit: int | None = None
     unseen: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[FileProblem, ...] = ()
     warnings: tuple[FileProblem, ...] = ()

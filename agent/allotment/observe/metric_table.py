@@ -97,6 +97,13 @@ METRICS: Final[tuple[Metric, ...]] = (
             "state": ("capacity", "in_use", "reserved", "cooling", "available"),
         },
     ),
+    Metric(
+        "addresses_at_most",
+        Kind.GAUGE,
+        "Addresses that pods of a network can have on this node once it has all the blocks that it may have.",
+        {"network": (), "family": _FAMILIES},
+    ),
+    Metric("pod_limit", Kind.GAUGE, "Pods that the node's kubelet takes (allocatable pods), in a cluster.", {}),
     Metric("blocks", Kind.GAUGE, "Blocks of a network on this node.", {"network": (), "family": _FAMILIES}),
     Metric(
         "drain_leases",

@@ -11,7 +11,7 @@ from allotment.addressing.errors import NotAdmitted, TryAgain
 from allotment.api.allocation import AllocationStatus
 from allotment.api.meta import GUARD_FINALIZER, NODE_FINALIZER
 from allotment.kube.client import Client
-from allotment.kube.resources import ALLOCATIONS, CONFIGS, NETWORKS, PODS, RESERVATIONS
+from allotment.kube.resources import ALLOCATIONS, CONFIGS, NETWORKS, NODES, PODS, RESERVATIONS
 from allotment.node.cluster import ClusterSource
 from allotment.node.orphans.verdicts import Pods, Unreadable
 from allotment.node.plans import draining, network_plans
@@ -309,3 +309,23 @@ async def test_pods_that_cannot_be_asked_for_are_not_taken_for_none():
         await stage.until(lambda: isinstance(stage.source.pods(), Unreadable))
         await stage.server.start()
         await stage.until(lambda: isinstance(stage.source.pods(), Pods))
+
+
+async def test_the_nodes_labels_and_how_many_pods_it_takes_are_known():
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": {"disk": "hdd"}}}
+    node["status"] = {"allocatable": {"pods": "110"}}
+    green = network("green")
+    green["spec"]["nodeSelector"] = {"matchLabels": {"disk": "ssd"}}
+    async with told(BLUE, (NETWORKS, green), OURS, (NODES, node)) as stage:
+        await stage.until(lambda: stage.views and stage.view.pod_limit)
+        assert stage.view.pod_limit == 110
+        assert stage.view.unselected == {"green"}
+        assert "leaves this node out" in stage.view.unadmitted["green"]
+
+
+async def test_without_a_node_object_nothing_is_said_of_selectors():
+    green = network("green")
+    green["spec"]["nodeSelector"] = {"matchLabels": {"disk": "ssd"}}
+    async with told((NETWORKS, green)) as stage:
+        await stage.until(lambda: stage.views)
+        assert (stage.view.pod_limit, stage.view.unselected) == (None, frozenset())

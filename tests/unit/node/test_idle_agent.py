@@ -18,7 +18,7 @@ from allotment.api.meta import GUARD_FINALIZER, NODE_FINALIZER
 from allotment.cni.client import AsyncClient
 from allotment.cri.messages import Sandbox
 from allotment.kube.client import Client
-from allotment.kube.resources import ALLOCATIONS, NETWORKS
+from allotment.kube.resources import ALLOCATIONS, NETWORKS, NODES
 from allotment.node.cluster import ClusterSource
 from allotment.node.daemon import Agent
 from allotment.node.settings import Settings
@@ -71,6 +71,7 @@ class Idle:
         self.server = await self.stack.enter_async_context(ApiServer())
         made = allocation(network("blue"), name=f"blue.{NODE}", finalizers=[GUARD_FINALIZER])
         made["spec"]["node"] = NODE
+        self.server.put(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
         self.server.put(NETWORKS, network("blue"))
         self.server.put(ALLOCATIONS, made)
         client = await self.stack.enter_async_context(Client(self.server.access, self.time.clock))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from allotment.api.allocation import Allocation
     from allotment.node.notices.table import Happened
 
-__all__ = ["Notice", "Subject", "allocation_of", "network", "pod_of", "this"]
+__all__ = ["NODE", "Notice", "Subject", "allocation_of", "network", "pod_of", "this"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,10 @@ class Notice:
     reason: Reason | Happened
     subject: Subject
     message: str
+
+
+NODE = Subject(About.NODE)
+"""The Node that the agent runs on."""
 
 
 def pod_of(owner: Owner) -> Subject | None:

@@ -24,6 +24,7 @@ class About(enum.StrEnum):
     POD = "Pod"
     ALLOCATION = "Allocation"
     NETWORK = "Network"
+    NODE = "Node"
 
 
 class Happened(enum.StrEnum):
@@ -35,6 +36,8 @@ class Happened(enum.StrEnum):
     DRAIN_STARTED = "DrainStarted"
     DRAIN_GOES_ON = "DrainProgressing"
     DRAINED = "Drained"
+    REBUILT = "LedgerRebuilt"
+    TOO_FEW = "TooFewAddresses"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ NOTICES: Final[Mapping[Reason | Happened, Sort]] = {
         _POD,
         "There is no Allocation of the network for this node, so it gives no address of it; the controller makes one.",
     ),
+    Reason.NOT_SELECTED: Sort(_POD, "The Network's nodeSelector leaves this node out."),
     Reason.NOT_ADMITTED: Sort(_POD, "The agent's finalizer is not on the Allocation yet."),
     Reason.NO_BLOCK: Sort(_POD, "The Allocation has no block; the message says what a block would come from."),
     Reason.NOT_CONFIRMED: Sort(_POD, "The controller has cut blocks for this node, and not confirmed any of them yet."),
@@ -115,6 +119,14 @@ NOTICES: Final[Mapping[Reason | Happened, Sort]] = {
     ),
     Happened.DRAINED: Sort(
         (About.ALLOCATION,), "The last pod has ended, and the agent's finalizer is off.", warning=False, each=True
+    ),
+    Happened.REBUILT: Sort(
+        (About.ALLOCATION,), "The ledger was lost or damaged, and its leases were made again from what runs.", each=True
+    ),
+    Happened.TOO_FEW: Sort(
+        (About.NODE,),
+        "The kubelet takes more pods than any network can grow to have addresses for on this node.",
+        each=True,
     ),
 }
 

@@ -40,7 +40,8 @@ def earlier_ledger(view: View, ledger_id: str, *, untouched: bool) -> str:
 class Rebuilder:
     """Asks the witnesses, and gives everybody his lease back.
 
-    `tell` hears of the addresses that several were found to use; nothing is done to any of them.
+    `tell` hears of the addresses that several were found to use; nothing is done to any of them. `rebuilt` is told, in
+    words, when leases were made again.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Rebuilder:
         view: Callable[[], View],
         plans: Callable[[], tuple[NetworkPlan, ...]],
         tell: Callable[[Sequence[Conflict]], None],
+        rebuilt: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._started = started
         self._attachments = attachments
@@ -61,6 +63,7 @@ class Rebuilder:
         self._view = view
         self._plans = plans
         self._tell = tell
+        self._say_rebuilt = rebuilt
         self._rebuilt = Rebuilt()
         self._rested: set[str] = set()  # networks whose addresses all rest since the ledger was made again
 
@@ -99,6 +102,8 @@ class Rebuilder:
             if found.conflicts:
                 self._tell(found.conflicts)
             self._log.info("rebuilt the ledger from what runs", leases=len(claims), reason=reason)
+            if claims or started.had_ledger:
+                self._say_rebuilt(f"{reason}: its leases were made again from what runs, {len(claims)} of them")
         if not self._may_come:
             started.settle()
 
