@@ -1,35 +1,29 @@
 """Blocks that come and go, by what the agent says in its Allocation's status; the test plays the controller."""
 
-import itertools
 import json
 import threading
 
 import pytest
 
 from agents import told
-from kube.cluster_agent import ClusterAgent, add_node, allocation, create, delete, get, install, network, patch
+from allotment.testing.cri import FakeRuntime
+from kube.agent_fixtures import name, server
+from kube.cluster_agent import (
+    ACCOUNT,
+    GUARD,
+    NAMESPACE,
+    OURS,
+    ClusterAgent,
+    allocation,
+    create,
+    delete,
+    get,
+    network,
+    patch,
+)
 from nodes import until
 
-_NUMBERS = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def server(crds):
-    install(crds)
-    return crds
-
-
-@pytest.fixture
-def name(server):
-    name = f"cb{next(_NUMBERS)}"
-    add_node(server, name)
-    yield name
-    for plural in ("allocations", "networks"):
-        for item in server.request("GET", f"/apis/allotment.dev/v1alpha1/{plural}")[1]["items"]:
-            if name in item["metadata"]["name"]:
-                patch(server, plural, item["metadata"]["name"], {"metadata": {"finalizers": []}})
-                delete(server, plural, item["metadata"]["name"])
-    server.kubectl("delete", "node", name)
+__all__ = ["agent", "name", "server"]
 
 
 @pytest.fixture
@@ -125,3 +119,90 @@ def test_where_no_block_can_be_had_nobody_waits_and_nothing_is_asked_for(server,
     assert words in error["msg"]
     until(lambda: controller.status.get("blocks", [{}])[0].get("inUse") == "2", "the status does not follow")
     assert "wantBlocks" not in controller.status
+
+
+@pytest.mark.slow
+def test_an_empty_block_is_offered_and_taken_or_taken_back_when_it_is_needed(server, name, agent):
+    """I1, I4: an offered block gives nothing, not even after a crash."""
+    blocks = ("10.75.0.0/29", "10.75.0.8/29", "10.75.0.16/29")
+    controller = Controller(server, name, "10.75.0.0/24", 29, *blocks)
+    net = controller.net
+    for number in range(3):  # of five in a block
+        given(agent, f"c{number}", net)
+    offered = until(lambda: controller.status.get("relinquished"), "no block is offered", limit=150)
+    assert offered == [blocks[2]]  # without the second one there would be too little
+    agent.kill()
+    agent.start()
+    for number in range(3, 9):  # now one is left of the two
+        [address] = given(agent, f"c{number}", net)
+        assert address not in {f"10.75.0.{last}" for last in range(16, 24)}
+    until(lambda: "relinquished" not in controller.status, "the block is not taken back")
+    assert "wantBlocks" not in controller.status
+    given(agent, "c9", net)
+    assert given(agent, "c10", net) == ("10.75.0.18",)
+    for number in range(3, 11):
+        assert not agent.ask("DEL", f"c{number}", network=net).exit_code
+    until(lambda: controller.status.get("relinquished") == [blocks[2]], "no block is offered again", limit=150)
+    controller.set(*blocks[:2])
+    until(lambda: "relinquished" not in controller.status, "a block that was taken is still offered")
+    # What comes back is an ordinary block again.
+    controller.set(*blocks)
+    for number in range(20, 32):
+        last = given(agent, f"c{number}", net)
+    assert last[0] in {f"10.75.0.{number}" for number in range(18, 23)}
+
+
+def test_while_its_leases_are_not_known_a_node_lets_go_of_no_block(server, name, agent):
+    """I5, I15: a ledger that is new and empty does not say that no pod is left."""
+    controller = Controller(server, name, "10.76.0.0/24", 29, "10.76.0.0/29")
+    given(agent, "c1", controller.net)
+    first = until(lambda: controller.status.get("ledgerID"), "no ledger is named")
+    agent.stop()
+    for file in agent.state.glob("ledger*"):
+        file.unlink()
+    delete(server, "allocations", controller.name)
+    agent.launch()
+    assert agent.await_notice("STATUS", content="is being rebuilt"), agent.log()
+    assert refusal(agent, "c2", controller.net)["code"] == 11
+    now = get(server, "allocations", controller.name)
+    assert set(now["metadata"]["finalizers"]) == {GUARD, OURS}
+    assert now["status"]["ledgerID"] == first
+    agent.kill()
+    with FakeRuntime(agent.folder / "runtime.sock") as runtime:  # nothing runs
+        agent.start(flags=["--runtime-socket", runtime.path])
+        finalizers = lambda: get(server, "allocations", controller.name)["metadata"]["finalizers"]  # noqa: E731
+        until(lambda: finalizers() == [GUARD], "it is not let go of")
+
+
+def test_pods_of_a_block_that_went_to_others_while_the_node_was_away_are_named_and_not_served(server, name, agent):
+    """I1: the Allocation was released and made anew; what lies in its blocks is taken back, the rest is a conflict."""
+    controller = Controller(server, name, "10.77.0.0/24", 29, "10.77.0.0/29", "10.77.0.8/29")
+    net = controller.net
+    for number in range(6):
+        given(agent, f"c{number}", net)
+    until(lambda: controller.status.get("ledgerID"), "no ledger is named")
+    agent.stop()
+    token = server.bound_token(NAMESPACE, ACCOUNT, node=name)
+    delete(server, "allocations", controller.name)
+    patch(server, "allocations", controller.name, {"metadata": {"finalizers": [GUARD]}}, token=token)
+    patch(server, "allocations", controller.name, {"metadata": {"finalizers": []}})
+    until(lambda: get(server, "allocations", controller.name) is None)
+    create(server, allocation(get(server, "networks", net), name, "10.77.0.8/29"))
+    agent.start()
+    until(lambda: agent.ask("ADD", "c5", network=net).exit_code == 0, "the lease in its block is not taken back")
+    told_ = until(
+        lambda: next((each for each in controller.status.get("conditions", []) if each["type"] == "Conflict"), None),
+        "nothing is said of the others",
+    )
+    assert told_["reason"] == "BlockGivenAway"
+    assert "10.77.0.2" in told_["message"]
+    error = refusal(agent, "c0", net)
+    assert error["code"] == 102
+    assert "recreate the pod" in error["msg"]
+    assert given(agent, "c9", net) == ("10.77.0.11",)
+    for number in range(5):
+        assert not agent.ask("DEL", f"c{number}", network=net).exit_code
+    until(
+        lambda: any(each["reason"] == "NoConflict" for each in controller.status["conditions"]),
+        "it does not end with the last of them",
+    )

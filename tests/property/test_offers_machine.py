@@ -315,6 +315,25 @@ class Machine(RuleBasedStateMachine):
             blocks = tuple(block for block in self.api.now.spec.blocks if block.cidr != cidr)
             self.api.put(spec=change(self.api.now.spec, blocks=blocks))
 
+    @precondition(lambda self: self.api.offered)
+    @rule(data=st.data())
+    def need_and_take_at_once(self, data) -> None:
+        """The node wants its block back in the moment in which the controller takes it."""
+        self.shortage(9)
+        self.take(data)
+        self.add(4)
+
+    @precondition(lambda self: self.api.offered)
+    @rule(data=st.data(), seen=st.booleans(), written=st.booleans())
+    def take_and_crash(self, data, seen: bool, written: bool) -> None:
+        """The node starts anew from what it keeps, without the API server."""
+        self.take(data)
+        if seen:
+            self.show(newest=True)
+        self.crash(written=written)
+        self.add(4)
+        self.add(4)
+
     @rule(data=st.data())
     def give(self, data) -> None:
         if (free := sorted({*CIDRS} - self.api.own)) and len(self.api.own) < 3:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from allotment.addressing.address import Address, Family, Prefix
+    from allotment.addressing.errors import Exhausted
     from allotment.addressing.lease import AttachmentKey, Change, Owner, Supposed
     from allotment.addressing.plan import NetworkPlan
 
@@ -374,6 +375,21 @@ class LeaseBook:
         self._check(now)
         holdings = self._networks.get(network)
         return Use() if holdings is None else holdings.use(now.seconds - holdings.cooldown)
+
+    def may_grow(self, network: str, error: Exhausted) -> bool:
+        """Whether a further block would help, and may be had of every family that is short."""
+        plan = self.plan(network)
+        return plan is not None and bool(error.families) and all(family in plan.may_grow for family in error.families)
+
+    def is_stray(self, lease: Lease) -> bool:
+        """Whether a pod has an address of a block that is no longer this node's, so that another may give it."""
+        holdings = self._networks.get(lease.owner.network)
+        return holdings is not None and holdings.is_stray(lease)
+
+    def strays(self, network: str) -> tuple[Lease, ...]:
+        """The leases of a network that are astray (`is_stray`)."""
+        holdings = self._networks.get(network)
+        return () if holdings is None else holdings.strays()
 
     def is_empty(self, network: str, block: Prefix, now: Moment) -> bool:
         """Whether nothing in one of the network's blocks is leased, being given, or cooling.

@@ -15,7 +15,7 @@ from allotment.addressing.edges import edge_name, unusable
 from allotment.addressing.errors import InternalError
 from allotment.addressing.idle import Idle
 from allotment.addressing.intervals import IntervalSet
-from allotment.addressing.lease import Forgotten, Supposed
+from allotment.addressing.lease import Forgotten, LeaseKind, Supposed
 from allotment.addressing.resting import LIMIT
 from allotment.addressing.state import AddressState, StateKind
 from allotment.addressing.supply import Supply
@@ -292,6 +292,17 @@ class Holdings:
     def idle(self) -> bool:
         """Whether there is nothing left to hold: no plan, no lease, no rest."""
         return self.plan is None and not any(self.leases.values()) and not self._held and not self._lingering
+
+    def is_stray(self, lease: Lease) -> bool:
+        """Whether a pod has an address that is somebody else's to give: its block is no longer this node's."""
+        if self.plan is None or not self.plan.shared or lease.owner.kind is not LeaseKind.POD:
+            return False
+        return self.space_of(lease.address) is None and not any(lease.address in block for block in self.plan.pending)
+
+    def strays(self) -> tuple[Lease, ...]:
+        """The leases that are astray, in order of their addresses."""
+        loose = (self.leases[address.family][address.value] for address in sorted(self._loose))
+        return tuple(filter(self.is_stray, loose))
 
     def is_empty(self, prefix: Prefix, since: float) -> bool:
         """Whether nothing in this block is leased, being given, or cooling."""

@@ -73,7 +73,7 @@ class NetworkPlan:
     `no_more` completes the message of exhaustion: why no further block can be had. `pending` are the blocks that are
     cut for this node, and not Confirmed yet. `claimed` says that somebody else picks the addresses (an L2 network in a
     cluster): the blocks only say where they lie. `may_grow` are the families of which a further block is to be had by
-    asking.
+    asking. `shared` says that it is known for certain which blocks are this node's, and that others have the rest.
     """
 
     name: str
@@ -88,3 +88,4 @@ class NetworkPlan:
     pending: tuple[Prefix, ...] = ()
     claimed: bool = False
     may_grow: tuple[Family, ...] = ()
+    shared: bool = False

@@ -220,6 +220,7 @@ class AllocationKeeper:
             draining=reason,
             left=left,
             conflicts=None if conflicts is None else tuple(each for each in conflicts if each.network == network),
+            strays=self._book.strays(network),
         )
         return AllocationStatus(
             ledger_id=self._ledger_id,

@@ -37,7 +37,8 @@ class Facts:
 
     `available` are the addresses of each block that can be given. `fault` says why no lease can be put on disk,
     `draining` why the network goes away here (both empty if not so), `left` are the pod leases that are waited for.
-    `conflicts` is None where nobody has looked yet: what was said before then goes on being said.
+    `conflicts` is None where nobody has looked yet: what was said before then goes on being said. `strays` are the
+    leases whose blocks are no longer this node's.
     """
 
     node: str
@@ -47,6 +48,7 @@ class Facts:
     draining: str = ""
     left: tuple[Lease, ...] = ()
     conflicts: tuple[Conflict, ...] | None = None
+    strays: tuple[Lease, ...] = ()
 
 
 _Said = tuple[str, Literal["True", "False"], "Reason | ConditionReason", str]
@@ -56,7 +58,7 @@ def conditions(allocation: Allocation, facts: Facts, wall: float) -> tuple[Condi
     """The conditions as they are now. The time of each is since when its status is so; `wall` is the time now."""
     found = [_stamped(allocation, said, wall) for said in _all(allocation.status, facts)]
     before = condition(allocation.status, "Conflict")
-    if facts.conflicts is None and before is not None:
+    if before is not None and not any(entry.type == "Conflict" for entry in found):
         found.append(before)
     return tuple(found)
 
@@ -84,9 +86,11 @@ def _all(before: AllocationStatus, facts: Facts) -> Iterator[_Said]:
     if facts.draining:
         reason = ConditionReason.LEASES_LEFT if facts.left else ConditionReason.IN_FLIGHT
         yield "Draining", "True", reason, leases_left_in_words(facts.draining, facts.left)
-    if facts.conflicts:
-        yield "Conflict", "True", ConditionReason.TWICE, _conflicts_in_words(facts.conflicts)
-    elif facts.conflicts is not None and condition(before, "Conflict") is not None:
+    said = condition(before, "Conflict")
+    if facts.conflicts or facts.strays:
+        reason = ConditionReason.TWICE if facts.conflicts else ConditionReason.STRAY
+        yield "Conflict", "True", reason, _conflicts_in_words(facts.conflicts or (), facts.strays)
+    elif said is not None and (facts.conflicts is not None or said.reason == ConditionReason.STRAY):
         yield "Conflict", "False", ConditionReason.NONE, "no address has two users any more"
 
 
@@ -119,9 +123,13 @@ def _used_up(plan: NetworkPlan, available: Mapping[Prefix, int]) -> str:
     return " and ".join(sorted(family for family, count in left.items() if not count))
 
 
-def _conflicts_in_words(conflicts: tuple[Conflict, ...]) -> str:
-    more = f"; and {len(conflicts) - _NAMED} more" if len(conflicts) > _NAMED else ""
-    return "; ".join(conflict.in_words for conflict in conflicts[:_NAMED]) + more
+def _conflicts_in_words(conflicts: tuple[Conflict, ...], strays: tuple[Lease, ...]) -> str:
+    said = [conflict.in_words for conflict in conflicts]
+    said += [
+        f"{lease.address} is used by {who(lease.owner)}, but its block is no longer this node's" for lease in strays
+    ]
+    more = f"; and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
+    return "; ".join(said[:_NAMED]) + more
 
 
 def _stamped(allocation: Allocation, said: _Said, wall: float) -> Condition:

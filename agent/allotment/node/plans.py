@@ -97,6 +97,7 @@ def _plan(
         else (),
         claimed=layer is Layer.L2 and not view.local_l2,
         may_grow=_may_grow(view, network, allocation, closed),
+        shared=layer is Layer.L3 and view.controlled and view.synced and not view.doubted,
     )
 
 

@@ -384,3 +384,22 @@ def test_a_block_is_not_forgotten_while_its_name_is_on_file_for_another():
     assert made.housekeeping(moment(5000)) == ()
     assert made.state_of("blue", parse_address("10.4.0.2"), moment(5000)).kind is StateKind.IDLE
     assert runs(made) == [("10.4.0.2", "10.4.0.3"), ("10.4.0.4", "10.4.0.5"), ("10.4.0.6", "10.4.0.6")]
+
+
+def test_a_pods_address_whose_block_went_to_others_is_astray_until_the_block_comes_back():
+    """What a node held is taken back with its block; the rest another node may give (I1)."""
+    both = plan("10.4.0.0/29", "10.4.0.8/29", shared=True)
+    made = book(both)
+    leases = [give(made, f"c{number}")[0] for number in range(7)]
+    made.apply([plan("10.4.0.8/29", "10.4.0.16/29", shared=True)], moment(1))
+    astray = [lease for lease in leases if str(lease.block) == "10.4.0.0/29"]
+    assert list(made.strays("blue")) == astray
+    assert astray
+    assert not made.is_stray(leases[-1])
+    made.apply([plan("10.4.0.8/29", shared=True, pending=(astray[0].block,))], moment(2))
+    assert not made.strays("blue"), "what is about to be given back is not another's"
+    made.apply([both], moment(3))
+    assert not made.strays("blue")
+    assert give(made, "new")[0].address not in {lease.address for lease in leases}
+    made.apply([plan("10.4.0.8/29")], moment(4))
+    assert not made.strays("blue"), "nobody says that others have the rest"

@@ -8,16 +8,16 @@ import msgspec
 import pytest
 import structlog
 
-from allotment.addressing.address import parse_address
+from allotment.addressing.address import Family, parse_address
 from allotment.addressing.book import Ask, LeaseBook
 from allotment.addressing.lease import Cause, LeaseKind, Moment, Owner
 from allotment.addressing.plan import Layer
-from allotment.api.allocation import Allocation, AllocationSpec, Block
+from allotment.api.allocation import Allocation, AllocationSpec, Block, WantBlocks
 from allotment.api.meta import NODE_FINALIZER, ObjectMeta
 from allotment.api.network import Network, NetworkSpec, Subnet
 from allotment.node.allocations import AllocationKeeper
 from allotment.node.block_keeper import BlockKeeper
-from allotment.node.offers import Offers
+from allotment.node.offers import Offers, closed_blocks
 from allotment.node.plans import network_plans
 from allotment.testing.clock import ManualClock, let_run
 from allotment.testing.source import MemorySource
@@ -44,7 +44,7 @@ class Stage:
             metadata=ObjectMeta(name="blue.n1", generation=3),
             spec=AllocationSpec(network="blue", node="n1", type=layer, blocks=blocks),
         )
-        self.store, self.short = MemoryStore(), {}
+        self.store, self.short, self.on_disk = MemoryStore(), {}, frozenset()
         self.offers = Offers(self.store, self.replan)
         self.blocks = BlockKeeper(
             self.book,
@@ -52,11 +52,19 @@ class Stage:
             self.offers,
             structlog.get_logger(),
             short=lambda _: self.short,
-            on_disk=lambda _: frozenset(),
+            on_disk=lambda _: self.on_disk,
         )
         self.keeper = AllocationKeeper(
-            self.source, self.book, self.clock, structlog.get_logger(), node="n1", ledger_id="L", blocks=self.blocks
+            self.source,
+            self.book,
+            self.clock,
+            structlog.get_logger(),
+            node="n1",
+            ledger_id="L",
+            blocks=self.blocks,
+            waits=lambda: self.waits,
         )
+        self.waits = ""
         self.tasks = [
             asyncio.create_task(self.keeper.run()),
             asyncio.create_task(self.source.run(self.take)),
@@ -97,6 +105,14 @@ class Stage:
     def release(self, leases) -> None:
         self.book.commit(self.book.remove(leases, self.now(), self.clock.wall(), Cause.DEL, "test"))
         self.keeper.poke()
+
+    def give_blocks(self, *cidrs: str) -> None:
+        """As the controller does; the network has room for more."""
+        spec = change(self.source.networks["blue"].spec, subnets=(Subnet("10.4.0.0/16", 24),))
+        self.source.networks["blue"] = change(self.source.networks["blue"], spec=spec)
+        blocks = tuple(Block(cidr, "Confirmed") for cidr in cidrs)
+        self.source.allocations["blue.n1"] = change(self.allocation, spec=change(self.allocation.spec, blocks=blocks))
+        self.source.publish()
 
     def delete(self) -> None:
         meta = change(self.allocation.metadata, deletion_timestamp=DELETED)
@@ -251,5 +267,119 @@ async def test_a_write_that_hangs_keeps_nobody_elses_finalizer(stage: Stage) -> 
     gone = change(stage.allocation, metadata=change(stage.allocation.metadata, deletion_timestamp=DELETED))
     stage.source.allocations["blue.n1"] = gone
     stage.source.publish()
+    await stage.go_on()
+    assert "blue.n1" not in stage.source.allocations
+
+
+# -- blocks that come and go
+
+
+@pytest.fixture
+async def grown():
+    """Two blocks, of which one is enough, and a controller that hears of it."""
+    made = Stage()
+    made.source.more = {"controlled": True}
+    made.give_blocks("10.4.1.0/24", "10.4.2.0/24")
+    await made.go_on()
+    yield made
+    await made.end()
+
+
+async def offered(stage: Stage) -> None:
+    stage.clock.advance(61)
+    stage.keeper.look_soon()
+    await stage.go_on()
+
+
+async def test_an_empty_block_is_closed_on_disk_before_it_is_offered(grown: Stage) -> None:
+    """I4: a crash in between leaves a block that gives nothing."""
+    grown.source.hanging.add("blue.n1")
+    await offered(grown)
+    assert grown.allocation.status.relinquished == ()
+    assert closed_blocks(grown.store.objects()) == {("blue", "10.4.2.0/24")}
+    assert [block.gives for block in grown.book.plan("blue").blocks] == [True, False]
+
+
+async def test_where_the_disk_refuses_nothing_is_offered_and_the_block_gives_on(grown: Stage) -> None:
+    grown.store.failing = "no space left on device"
+    await offered(grown)
+    assert grown.allocation.status.relinquished == ()
+    assert [block.gives for block in grown.book.plan("blue").blocks] == [True, True]
+
+
+async def test_a_block_that_was_taken_is_forgotten_after_the_kept_objects_say_so_too(grown: Stage) -> None:
+    """I1: a node that starts without the API server would give from what it keeps."""
+    await offered(grown)
+    assert grown.allocation.status.relinquished == ("10.4.2.0/24",)
+    grown.on_disk = frozenset({"10.4.1.0/24", "10.4.2.0/24"})
+    grown.give_blocks("10.4.1.0/24")
+    await grown.go_on()
+    assert grown.allocation.status.relinquished == ()
+    assert closed_blocks(grown.store.objects()) == {("blue", "10.4.2.0/24")}
+    grown.on_disk = frozenset({"10.4.1.0/24"})
+    grown.keeper.look_soon()
+    await grown.go_on()
+    assert not closed_blocks(grown.store.objects())
+
+
+async def test_a_needed_block_gives_again_only_after_its_offer_is_withdrawn(grown: Stage) -> None:
+    """I4."""
+    await offered(grown)
+    grown.source.failing = "somebody came before"
+    grown.short = {Family.V4: 300}
+    grown.keeper.look_soon()
+    await grown.go_on()
+    assert not grown.book.plan("blue").blocks[1].gives
+    grown.source.failing = ""
+    grown.keeper.look_soon()
+    await grown.go_on()
+    assert grown.allocation.status.relinquished == ()
+    assert grown.book.plan("blue").blocks[1].gives
+    assert not closed_blocks(grown.store.objects())
+
+
+async def test_what_a_ledger_before_this_one_offered_is_closed_by_this_one_too(grown: Stage) -> None:
+    status = change(grown.allocation.status, relinquished=("10.4.2.0/24",))
+    grown.source.allocations["blue.n1"] = change(grown.allocation, status=status)
+    grown.source.publish()
+    await grown.go_on()
+    assert closed_blocks(grown.store.objects()) == {("blue", "10.4.2.0/24")}
+    assert grown.allocation.status.relinquished == ("10.4.2.0/24",)
+
+
+async def test_who_waits_is_asked_for_at_once_and_no_more_than_is_allowed(grown: Stage) -> None:
+    grown.short = {Family.V4: 1000}
+    grown.keeper.look_soon()
+    await grown.go_on()
+    assert grown.allocation.status.want_blocks == WantBlocks(v4=5)
+    spec = change(grown.source.networks["blue"].spec, max_blocks_per_node=3)
+    grown.source.networks["blue"] = change(grown.source.networks["blue"], spec=spec)
+    grown.source.publish()
+    await grown.go_on()
+    assert grown.allocation.status.want_blocks == WantBlocks(v4=3)
+    grown.short = {}
+    grown.keeper.look_soon()
+    await grown.go_on()
+    assert grown.allocation.status.want_blocks is None
+
+
+async def test_nobody_is_asked_where_nobody_hears(stage: Stage) -> None:
+    """A host that stands alone has no controller."""
+    await stage.go_on()
+    stage.short = {Family.V4: 1000}
+    stage.keeper.look_soon()
+    await stage.go_on()
+    assert stage.allocation.status.want_blocks is None
+
+
+async def test_nothing_is_let_go_of_while_leases_may_be_missing(stage: Stage) -> None:
+    """I5, I15: an empty book is no proof as long as it is being filled."""
+    await stage.go_on()
+    stage.waits = "the ledger is being rebuilt"
+    stage.delete()
+    await stage.go_on()
+    assert stage.allocation.metadata.finalizers == (NODE_FINALIZER,)
+    stage.waits = ""
+    stage.keeper.look_soon()
     await stage.go_on()
     assert "blue.n1" not in stage.source.allocations

@@ -31,6 +31,7 @@ from allotment.node.attaching.commits import Commits, Write
 from allotment.node.attaching.hearers import Hearers
 from allotment.node.attaching.nameless import Nameless
 from allotment.node.attaching.shortage import Shortage
+from allotment.node.attaching.strays import refuse_strays, report_strays
 from allotment.node.attaching.turns import Turns
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class Attachments:
         try:
             return await self._give(request, owner, call_id)
         except Exhausted as error:
-            if not self._growing(owner.network, error):
+            if not self._book.may_grow(owner.network, error):
                 raise
             families = error.families
         await self._clock.sleep(0)  # see `_admission`
@@ -189,7 +190,7 @@ class Attachments:
             owner.network,
             families,
             lambda: self._give(request, owner, call_id),
-            hope=lambda error: self._growing(owner.network, error),
+            hope=lambda error: self._book.may_grow(owner.network, error),
             limit=self._add_wait,
         )
 
@@ -205,6 +206,7 @@ class Attachments:
             # Leases of an earlier boot are only still to be released (a container may have its ID again): nobody is
             # told of them, and until they are gone nothing is given.
             if existing and existing[0].since.boot == self._clock.boot:
+                refuse_strays(self._book, existing)
                 await self._store.confirm()
                 self._hearers.repeated(key, existing, call_id)
                 return Attached(existing, granted=False)
@@ -228,11 +230,6 @@ class Attachments:
         finally:
             if release_turn:
                 self._turns.release(key)
-
-    def _growing(self, network: str, error: Exhausted) -> bool:
-        """Whether a further block would help, and may be had of every family that is short."""
-        plan = self._book.plan(network)
-        return plan is not None and bool(error.families) and all(family in plan.may_grow for family in error.families)
 
     async def delete(
         self, request: CniRequest, detail: str, *, before: Moment | None = None, cause: Cause = Cause.DEL
@@ -271,6 +268,7 @@ class Attachments:
                 f"container {owner.container_id} holds no address in network {owner.network} on interface "
                 f"{owner.interface}; it was released or never given: recreate the pod"
             )
+        report_strays(self._book, leases)
         return leases
 
     async def collect(self, request: CniRequest, began: Moment, detail: str) -> tuple[Lease, ...]:

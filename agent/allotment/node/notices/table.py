@@ -138,6 +138,7 @@ class ConditionReason(enum.StrEnum):
     LEASES_LEFT = "LeasesLeft"
     IN_FLIGHT = "RequestsInFlight"
     TWICE = "AddressUsedTwice"
+    STRAY = "BlockGivenAway"
     NONE = "NoConflict"
 
 
@@ -158,6 +159,8 @@ CONDITIONS: Final[Mapping[str, Mapping[ConditionReason | Reason, str]]] = {
     },
     "Conflict": {
         ConditionReason.TWICE: "True: two pods use one address; the message says which.",
+        ConditionReason.STRAY: "True: pods here use addresses of a block that was taken from this node while it was "
+        "away, so that another may give them; recreate those pods.",
         ConditionReason.NONE: "False: that has ended.",
     },
 }
