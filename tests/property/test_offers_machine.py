@@ -12,6 +12,7 @@ import contextlib
 from dataclasses import dataclass, field
 
 import msgspec
+import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -281,7 +282,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.api.asked)
     @rule(lost=st.sampled_from(["", "", "", "answer", "write"]))
     def deliver(self, lost: str) -> None:
-        """A write comes to the server; its answer, or (for now) the write itself, may be lost on the way."""
+        """A write comes to the server; its answer may be lost on the way, or the write may be late."""
 
         self.run(self.answer(lost))
 
@@ -391,7 +392,16 @@ class Machine(RuleBasedStateMachine):
             assert not task.done(), task.exception()
 
 
-Machine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
-)
-TestMachine = Machine.TestCase
+def tested(examples: int):
+    """The machine's test, with so many runs."""
+
+    class Case(Machine.TestCase):
+        settings = settings(
+            max_examples=examples, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+        )
+
+    return Case
+
+
+TestMachine = tested(20)
+TestMachineForLong = pytest.mark.slow(tested(400))
