@@ -242,8 +242,9 @@ class Agent:
             waits=lambda: self._opening.waits,
         )
 
-    def _leases_changed(self, keeper: AllocationKeeper) -> None:
+    def _leases_changed(self, keeper: AllocationKeeper, search: OrphanSearch) -> None:
         keeper.poke()
+        search.poke()
         if self._claims is not None:
             self._claims.poke()
 
@@ -268,7 +269,7 @@ class Agent:
             waits=lambda: self._opening.waits,
         )
         self._opening.on_open(keeper.look_soon)
-        self._attachments.on_change(lambda: self._leases_changed(keeper))
+        self._attachments.on_change(lambda: self._leases_changed(keeper, search))
         shortage.on_change(keeper.look_soon)
         return keeper
 

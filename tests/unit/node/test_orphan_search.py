@@ -364,6 +364,24 @@ async def test_two_pods_with_one_address_are_told_and_touched_by_nobody(world):
     assert world.held() == {"c1", "c9"}
 
 
+async def test_when_one_of_two_with_one_address_ends_the_other_has_the_lease_before_anybody_is_given_it(world):
+    """I1: at the DEL, and not only when the next look is due."""
+    await world.search_with()
+    world.attachments.on_change(world.search.poke)
+    (held, _) = await world.pod("c1")
+    world.fake.start(stranger("c7", str(held.address)))
+    await world.looks(10, 30)
+    assert len(world.search.conflicts) == 1
+    running = asyncio.ensure_future(world.search.run())
+    await let_run()
+    world.ends("c1")
+    await world.free("c1", "shop/web-c1")
+    async with asyncio.timeout(10):
+        while world.held() != {"c7"}:
+            await MACHINE.sleep(0.01)  # the clock of the search stands still
+    running.cancel()
+
+
 async def test_an_address_that_two_networks_have_tells_of_neither(world):
     red = network("red")
     await world.search_with()

@@ -253,6 +253,15 @@ def test_without_a_runtime_the_api_server_names_the_pod_in_a_namespace() -> None
     assert found["10.1.0.9"].owner == Owner("blue", "netns-b", "eth0", "shop", "web-9", "uid-9")
 
 
+def test_in_a_network_of_claims_nobody_gets_a_lease_under_a_made_up_name() -> None:
+    """The Claim holds the address, and gives the lease back to the container that it names."""
+    claimed = replace(PLAN, claimed=True)
+    pod = RunningPod("shop", "web-9", frozenset({"uid-9"}), (parse_address("10.1.0.9"),))
+    assert judge([claimed], heard(pod, seen("/run/netns/b", "10.1.0.5"))).claims == ()
+    found = judge([claimed], heard(running("s1", "/run/netns/b"), seen("/run/netns/b", "10.1.0.5")))
+    assert [claim.owner.container_id for claim in found.claims] == ["s1"]
+
+
 def cache_file(folder: Path, name: str, **changes: object) -> None:
     """A file as libcni writes it (cniCacheV1)."""
     config = {"cniVersion": "1.0.0", "name": "blue", "plugins": [{"type": "ptp", "ipam": {"type": "allotment"}}]}

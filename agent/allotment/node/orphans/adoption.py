@@ -6,7 +6,7 @@ show it, each with the leases as they were before the runtime was asked and afte
 look wrong.
 
 Where two pods use one address, nothing is changed: which of them is meant, nobody can know. It is told, and a person
-deletes one of them.
+deletes one of them; the other one, which was seen in the looks before, then gets the lease at once.
 """
 
 from __future__ import annotations
@@ -102,15 +102,16 @@ def reconcile(
     adopt: list[Claimed] = []
     conflicts: set[Conflict] = set()
     for (network, address), sandboxes in sorted(users.items()):
+        for sandbox in sandboxes:
+            use = (network, address, sandbox.id)
+            first = earlier.since.get(use, at)
+            since[use] = first if (at.since(first) or -1.0) > 0 else at
         holder = holders.get((network, address))
         if holder is not None or len(sandboxes) > 1:
             conflicts.add(_conflict(network, address, sandboxes, holder))
             continue
         (sandbox,) = sandboxes
-        use = (network, address, sandbox.id)
-        first = earlier.since.get(use, at)
-        apart = at.since(first)
-        since[use] = at if apart is None or apart < 0 else first
+        apart = at.since(since[network, address, sandbox.id])
         if apart is not None and apart >= BETWEEN_LOOKS:
             adopt.append(Claimed(_owner(network, sandbox), address, sandbox.netns))
     confirmed = sorted(conflicts & earlier.suspected, key=lambda each: (each.network, each.address))

@@ -108,6 +108,7 @@ class OrphanSearch:
         self._notices = notices
         self._adopter = Adopter(book, attachments, metrics, log, notices)
         self._turn = asyncio.Lock()
+        self._wake = asyncio.Event()
         self._verdict = Verdict()
         self._looks = {outcome: metrics.count("orphan_looks_total", outcome) for outcome in ("judged", "blind")}
         self._freed = metrics.count("orphans_freed_total")
@@ -135,12 +136,28 @@ class OrphanSearch:
     async def run(self) -> None:
         """Look, free, wait, for ever. From the end of a look to the beginning of the next one it is long enough."""
         while True:
-            await self._clock.sleep(BETWEEN_LOOKS)
+            await self._pause()
             if self.searches and not self._waits():
                 try:
                     await self.search()
                 except LedgerUnavailable as error:
                     self._log.warning("orphans not freed", error=error.message)
+
+    def poke(self) -> None:
+        """Leases changed. An address that two used, and that nobody holds now, is looked at before others get it."""
+        if any(self._book.at(conflict.network, conflict.address) is None for conflict in self._adopter.conflicts):
+            self._wake.set()
+
+    async def _pause(self) -> None:
+        """Wait for the next look."""
+        sleep = asyncio.ensure_future(self._clock.sleep(BETWEEN_LOOKS))
+        wake = asyncio.ensure_future(self._wake.wait())
+        try:
+            await asyncio.wait((sleep, wake), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleep.cancel()
+            wake.cancel()
+            self._wake.clear()
 
     async def search(self, *, free: bool = True) -> Found:
         """One round; with `free` unset it only looks, which counts as a look all the same.

@@ -213,7 +213,7 @@ class _Bench:
             pod = _only(pod for pod in pods if address in pod.addresses)
             container = UNKNOWN_OWNER + netns.rsplit("/", 1)[-1]
             names = () if pod is None else (pod.namespace, pod.name, min(pod.uids, default=""))
-            for network in networks:
+            for network in self._ours_to_hold(networks):
                 self._use(_Use(Owner(network, container, interface, *names), address, netns, real=True, told=False))
             self._remarks.append(f"{address} is in use on {interface} in {netns}, by a container that nobody names")
 
@@ -224,7 +224,7 @@ class _Bench:
             networks = self._networks_of(address)
             if not networks:
                 self._unplaced.add((None, address))
-            for network in networks:
+            for network in self._ours_to_hold(networks):
                 if uid and (network, address) not in self._uses:
                     owner = Owner(network, UNSEEN_SANDBOX + uid, POD_INTERFACE, pod.namespace, pod.name, uid)
                     self._use(_Use(owner, address, "", real=False, told=True))
@@ -299,6 +299,10 @@ class _Bench:
     def _networks_of(self, address: Address) -> tuple[str, ...]:
         """The networks with a block that has the address: several if they overlap, and then all of them hold it."""
         return tuple(name for name in sorted(self._plans) if self._has(name, address))
+
+    def _ours_to_hold(self, networks: Iterable[str]) -> Iterator[str]:
+        """Those that nobody else gives addresses of: what a Claim gave, that keeps, under its owner's real name."""
+        return (network for network in networks if not self._plans[network].claimed)
 
     def _has(self, network: str, address: Address) -> bool:
         plan = self._plans.get(network)
