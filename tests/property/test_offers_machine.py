@@ -392,7 +392,7 @@ class Machine(RuleBasedStateMachine):
             assert not task.done(), task.exception()
 
 
-def tested(examples: int):
+def runs_of(examples: int):
     """The machine's test, with so many runs."""
 
     class Case(Machine.TestCase):
@@ -403,5 +403,5 @@ def tested(examples: int):
     return Case
 
 
-TestMachine = tested(20)
-TestMachineForLong = pytest.mark.slow(tested(400))
+TestMachine = runs_of(20)
+TestMachineForLong = pytest.mark.slow(runs_of(400))
