@@ -27,7 +27,7 @@ from allotment.node.plans import draining
 from allotment.node.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from structlog.typing import FilteringBoundLogger
 
@@ -50,12 +50,17 @@ _RETRY = 2.0
 _TOGETHER = 0.05
 
 
+async def _nothing(_: Allocation) -> None:
+    """Nothing is kept."""
+
+
 class AllocationKeeper:
     """Looks at each Allocation after every change of Views or leases, and writes what is due.
 
     `fault` says why no lease can be put on disk (empty: they can), `conflicts` which addresses have two users (None:
     nobody knows yet); `tell` hears how drains go. Nothing is written while `waits` says why: as long as not all leases
-    are known none may be taken for the last one, and no ledger for the one that knows them.
+    are known none may be taken for the last one, and no ledger for the one that knows them. `shut` has what the node
+    would start from say that it no longer serves an Allocation.
     """
 
     def __init__(
@@ -72,6 +77,7 @@ class AllocationKeeper:
         conflicts: Callable[[], tuple[Conflict, ...] | None] = lambda: None,
         tell: Callable[[Happened, str, Subject], None] = lambda *_: None,
         waits: Callable[[], str] = lambda: "",
+        shut: Callable[[Allocation], Awaitable[None]] = _nothing,
     ) -> None:
         self._source = source
         self._book = book
@@ -85,6 +91,7 @@ class AllocationKeeper:
         self._told_left: dict[str, int] = {}  # by UID of what drains: so many leases were left when that was told
         self._blocks = blocks
         self._waits = waits
+        self._shut = shut
         self._view = View()
         self._wake = asyncio.Event()
         self._draining = False
@@ -177,6 +184,7 @@ class AllocationKeeper:
         """The last lease is gone: let the Allocation go."""
         name = allocation.name
         if ours:
+            await self._shut(allocation)  # a crash must not bring back what others may be given from here on (I4)
             rest = tuple(entry for entry in allocation.metadata.finalizers if entry != NODE_FINALIZER)
             if not await self._source.record(allocation, finalizers=rest):
                 return

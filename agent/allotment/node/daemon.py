@@ -267,6 +267,7 @@ class Agent:
             conflicts=lambda: search.conflicts if search.knows_conflicts else None,
             tell=self._notices.tell,
             waits=lambda: self._opening.waits,
+            shut=cache.shut,
         )
         self._opening.on_open(keeper.look_soon)
         self._attachments.on_change(lambda: self._leases_changed(keeper, search))

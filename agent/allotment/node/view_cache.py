@@ -6,6 +6,7 @@ written, and what is only doubted is never written down as gone.
 
 from __future__ import annotations
 
+import asyncio
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
@@ -48,6 +49,7 @@ class ViewCache:
         self._store = store
         self._local_l2 = local_l2
         self._kept = {key: body for key, body in store.objects().items() if key[0] in _KINDS}
+        self._turn = asyncio.Lock()
 
     def load(self) -> View | None:
         """The View kept last, marked as doubted; None when none was kept. An object that can't be read is left out."""
@@ -96,8 +98,24 @@ class ViewCache:
         Raises:
             LedgerUnavailable: not all of it is on disk; the next call goes on from there.
         """
-        if view.doubted or not view.synced:
-            return
+        async with self._turn:
+            if not view.doubted and view.synced:
+                await self._write(view)
+
+    async def shut(self, allocation: Allocation) -> None:
+        """See to it that a node that starts from here does not serve this Allocation, which it lets go of.
+
+        Raises:
+            LedgerUnavailable: it can't be written now. A full disk is no hindrance.
+        """
+        key = ("Allocation", allocation.spec.network)
+        async with self._turn:
+            body = self._kept.get(key)
+            if body is not None and not msgspec.json.decode(body, type=Allocation).metadata.deleting:
+                await self._store.delete_object(*key)
+                del self._kept[key]
+
+    async def _write(self, view: View) -> None:
         wanted: dict[tuple[str, str], bytes] = {}
         for kind, items in (
             ("Network", view.networks),

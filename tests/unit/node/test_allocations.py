@@ -19,6 +19,7 @@ from allotment.node.allocations import AllocationKeeper
 from allotment.node.block_keeper import BlockKeeper
 from allotment.node.offers import Offers, closed_blocks
 from allotment.node.plans import network_plans
+from allotment.node.view_cache import ViewCache
 from allotment.testing.clock import ManualClock, let_run
 from allotment.testing.source import MemorySource
 from allotment.testing.store import MemoryStore
@@ -44,6 +45,8 @@ class Stage:
             metadata=ObjectMeta(name="blue.n1", generation=3),
             spec=AllocationSpec(network="blue", node="n1", type=layer, blocks=blocks),
         )
+        self.kept = MemoryStore()
+        self.cache = ViewCache(self.kept, local_l2=False)
         self.store, self.short, self.on_disk = MemoryStore(), {}, frozenset()
         self.offers = Offers(self.store, self.replan)
         self.blocks = BlockKeeper(
@@ -63,6 +66,7 @@ class Stage:
             ledger_id="L",
             blocks=self.blocks,
             waits=lambda: self.waits,
+            shut=self.cache.shut,
         )
         self.waits = ""
         self.tasks = [
@@ -383,3 +387,19 @@ async def test_nothing_is_let_go_of_while_leases_may_be_missing(stage: Stage) ->
     stage.keeper.look_soon()
     await stage.go_on()
     assert "blue.n1" not in stage.source.allocations
+
+
+async def test_what_a_node_starts_from_is_shut_before_the_finalizer_goes(stage: Stage) -> None:
+    """I4: else a crash then, and no API server, and it gives from a block that is another node's by now."""
+    await stage.go_on()
+    await stage.cache.keep(stage.view)
+    stage.kept.failing = "the disk is broken"
+    stage.delete()
+    await stage.go_on()
+    assert stage.allocation.metadata.finalizers == (NODE_FINALIZER,)
+    stage.kept.failing = ""
+    stage.source.hanging.add("blue.n1")
+    stage.keeper.look_soon()
+    await stage.go_on()
+    started = ViewCache(stage.kept, local_l2=False).load()
+    assert started is None or "blue" not in started.allocations

@@ -7,10 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from allotment.addressing.address import parse_prefix
+from allotment.addressing.address import Family, parse_prefix
 from allotment.addressing.book import LeaseBook
 from allotment.addressing.edges import block_gateway
 from allotment.addressing.errors import (
+    AddressUnavailable,
+    BlockAwaited,
+    CheckFailed,
+    Exhausted,
     LedgerUnavailable,
     NetworkClosed,
     NetworkDraining,
@@ -422,3 +426,84 @@ async def test_while_leases_are_missing_a_delete_is_kept_for_later(node: Node) -
     node.attachments.serve("the ledger is being rebuilt", incomplete=True)
     with pytest.raises(LedgerUnavailable, match="rebuilt"):
         await node.attachments.delete(call(Verb.DEL), "delete")
+
+
+# -- further blocks
+
+GROWING = replace(PLAN, blocks=(), may_grow=(Family.V4,), shared=True)
+
+
+async def waiting(node: Node, container: str) -> asyncio.Task:
+    task = node.spawn(node.attachments.add(call(container=container), container))
+    await node.idle()
+    return task
+
+
+async def test_who_finds_nothing_waits_for_a_further_block_and_is_counted() -> None:
+    node = Node(add_wait=60.0)
+    told = []
+    node.attachments.shortage.on_change(lambda: told.append(dict(node.attachments.shortage.of("blue"))))
+    node.attachments.apply([GROWING])
+    first, second = await waiting(node, "c1"), await waiting(node, "c2")
+    assert told == [{Family.V4: 1}, {Family.V4: 2}]
+    await node.attachments.delete(call(Verb.DEL, "c1"), "test")  # held up by nobody
+    node.attachments.apply([PLAN])
+    await node.idle()
+    assert {str(task.result().leases[0].address) for task in (first, second)} == {"10.1.0.2", "10.1.0.3"}
+    assert not node.attachments.shortage.of("blue")
+
+
+async def test_who_waits_in_vain_is_told_to_try_again() -> None:
+    node = Node(add_wait=0.0)
+    node.attachments.apply([GROWING])
+    with pytest.raises(BlockAwaited, match="try again"):
+        await node.attachments.add(call(), "first")
+    assert not node.attachments.shortage.of("blue")
+
+
+async def test_who_waits_is_told_at_once_when_there_is_no_hope_any_more() -> None:
+    node = Node(add_wait=60.0)
+    node.attachments.apply([GROWING])
+    task = await waiting(node, "c1")
+    node.attachments.apply([replace(GROWING, may_grow=(), no_more="the cap is reached")])
+    await node.idle()
+    with pytest.raises(Exhausted, match="the cap is reached"):
+        task.result()
+
+
+async def test_who_waits_gets_what_another_gives_back() -> None:
+    node = Node(add_wait=60.0)
+    node.attachments.on_change(lambda: None)
+    node.attachments.apply([replace(PLAN, may_grow=(Family.V4,))])
+    for number in range(13):
+        await node.attachments.add(call(container=f"c{number}"), f"{number}")
+    task = await waiting(node, "late")
+    assert not task.done()
+    await node.attachments.delete(call(Verb.DEL, "c4"), "test")
+    await node.idle()
+    assert str(task.result().leases[0].address) == "10.1.0.6"
+
+
+async def test_who_hangs_up_while_waiting_leaves_nothing() -> None:
+    node = Node(add_wait=60.0)
+    node.attachments.apply([GROWING])
+    task = await waiting(node, "c1")
+    task.cancel()
+    await node.idle()
+    assert not node.attachments.shortage.of("blue")
+    node.attachments.apply([PLAN])
+    await node.idle()
+    assert node.held("c1") == ()
+
+
+async def test_an_address_of_a_block_that_went_to_others_is_neither_told_nor_found_well_and_ends_with_its_del() -> None:
+    """I1."""
+    node = Node()
+    await node.attachments.add(call(), "first")
+    node.attachments.apply([GROWING])
+    with pytest.raises(AddressUnavailable, match="recreate the pod"):
+        await node.attachments.add(call(), "again")
+    with pytest.raises(CheckFailed, match="recreate the pod"):
+        node.attachments.check(call(Verb.CHECK))
+    await node.attachments.delete(call(Verb.DEL), "test")
+    assert node.held("c1") == ()
