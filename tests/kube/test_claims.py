@@ -220,6 +220,7 @@ def test_an_agent_killed_before_the_lease_finds_its_claim_again(server, name, ag
     assert list(held(server, net)) == [address]
 
 
+@pytest.mark.slow
 def test_what_no_retry_comes_for_is_withdrawn_by_del_at_once(server, name, agent, controller):
     """A controller that is slow costs code 11; runtimes then call DEL."""
     agent.start()
@@ -254,6 +255,7 @@ def test_a_del_does_not_wait_for_the_add_that_waits(server, name, agent, control
     until(lambda: claims(server, space) == [], "the Claim stays")
 
 
+@pytest.mark.slow
 def test_without_the_api_server_a_del_is_done_and_the_claim_goes_later(server, name, agent):
     """I5, I11, I12: also when the agent is started anew in between."""
     agent.start()
@@ -272,6 +274,7 @@ def test_without_the_api_server_a_del_is_done_and_the_claim_goes_later(server, n
     until(lambda: held(server, net) == {}, "the addresses are not freed")
 
 
+@pytest.mark.slow
 def test_two_nodes_never_give_one_address(server, name, agent, launcher):
     """I1."""
     space, other = f"n{name}", f"{name}-b"
@@ -373,6 +376,7 @@ def test_an_address_that_another_node_has_is_refused_in_the_pools_words(server, 
         until(lambda: len(claims(server, space)) == 1, "the Claim in vain stays")
 
 
+@pytest.mark.slow
 def test_a_controller_that_dies_half_way_gives_the_same_address_when_it_is_back(server, name, agent, controller):
     agent.start()
     net, space = flat(server, name), f"n{name}"
@@ -383,6 +387,7 @@ def test_a_controller_that_dies_half_way_gives_the_same_address_when_it_is_back(
     assert given(agent, "c1", net, space) == (address,)
 
 
+@pytest.mark.slow
 def test_a_claim_that_was_forced_away_is_made_again_with_its_address(server, name, agent, controller):
     """I15."""
     agent.start()
@@ -406,7 +411,7 @@ def test_a_lost_ledger_is_made_again_from_the_claims(server, name, agent):
     agent.stop()
     for file in agent.state.iterdir():
         file.unlink()
-    agent.start()
+    agent.start(flags=("--runtime-socket", "off"))  # there is none here to ask what runs
     until(lambda: agent.held().get((net, "c1")) == before, "the lease is not made again")
     assert given(agent, "c1", net, space) == before
     assert len(claims(server, space)) == 1

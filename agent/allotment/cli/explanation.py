@@ -85,6 +85,8 @@ def _leased(facts: AddressFacts, lease: LeaseReport, now: datetime) -> Iterator[
         yield f"Its network namespace is {lease.netns}."
     whose = "" if facts.block else ", which is no longer this node's"
     yield f"It comes from block {lease.block}{_subnet(facts)}{whose}."
+    if facts.claim:
+        yield f"The controller keeps it for Claim {facts.claim}."
 
 
 def _freed_by(lease: LeaseReport, kept: Sequence[KeptDel], gone: Callable[[str], bool | None]) -> Iterator[str]:
@@ -125,6 +127,11 @@ def _state(facts: AddressFacts, now: datetime) -> str:
             return f"{facts.address} is held by nobody {where}, and is kept from being given."
         case StateKind.CLOSED:
             return f"{facts.address} is free {where}, in a block that gives nothing new."
+        case StateKind.CLAIMED:
+            return (
+                f"{facts.address} is held by nobody on this node {where}, which gives by Claim: a pod of another node "
+                "may hold it. `kubectl get ipaddresses` says."
+            )
         case StateKind.UNASSIGNED:
             return f"{facts.address} belongs to network {facts.network}, but to no block of this node{_subnet(facts)}."
         case _:

@@ -69,6 +69,10 @@ class Picker(Protocol):
         """
         ...
 
+    def kept(self, key: AttachmentKey) -> None:
+        """What was picked is in leases, on disk: whoever ends those says so for the addresses, too."""
+        ...
+
     def unwanted(self, container_id: str, interface: str, network: str | None) -> None:
         """Of this attachment (of whatever network, if None) nothing is wanted any more; who waits for it stops."""
         ...
@@ -212,8 +216,9 @@ class Attachments:
                 return Attached(existing, granted=False)
             self._refuse_new(owner.network)
             ask = Ask(owner, request.netns, request.requested, one_block=request.one_block)
-            if self._picker is not None and self._book.claimed(owner.network):
-                proposal = await self._picked(self._picker, ask)
+            picker = self._picker if self._book.claimed(owner.network) else None
+            if picker is not None:
+                proposal = await self._picked(picker, ask)
             else:
                 proposal = self._book.propose(ask, self.now(), self._clock.wall())
             leases = tuple(change.lease for change in proposal.changes)
@@ -225,6 +230,8 @@ class Attachments:
                 self._abandoning += 1
                 self._spawn(self._abandon(key, leases, write, call_id))
                 raise
+            if picker is not None:
+                picker.kept(key)
             self._hearers.granted(leases, call_id)
             return Attached(leases, granted=True)
         finally:

@@ -116,6 +116,10 @@ class ClaimDesk:
         self._seconds.observe(self._clock.seconds() - began)
         return addresses
 
+    def kept(self, key: AttachmentKey) -> None:
+        """See `Picker.kept`."""
+        self._keeper.kept(claim_keys(key))
+
     def unwanted(self, container_id: str, interface: str, network: str | None) -> None:
         """See `Picker.unwanted`."""
         for key, call in self._pending.items():

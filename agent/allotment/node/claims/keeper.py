@@ -85,6 +85,11 @@ class ClaimKeeper:
             self._left[key] = until
             self._ended.discard(key)
 
+    def kept(self, keys: Iterable[ClaimKey]) -> None:
+        """These have leases now, and go when the leases do."""
+        for key in keys:
+            self._left.pop(key, None)
+
     def end(self, container_id: str, interface: str, network: str | None) -> None:
         """Nothing of this attachment is wanted any more."""
         pools = None if network is None else {pool_name(network, family) for family in Family}
@@ -182,6 +187,7 @@ class ClaimKeeper:
                 self._postpone(place)
         finally:
             self._acting.pop(place).set()
+            self._wake.set()  # the watch may have told of what comes next before the answer was here
 
     def _postpone(self, place: str) -> None:
         self._postponed[place] = self._clock.seconds() + _AGAIN

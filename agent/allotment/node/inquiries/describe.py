@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from allotment.addressing.edges import edge_name
 from allotment.addressing.errors import ConfigError, NetworkClosed, NetworkDraining
 from allotment.addressing.lease import LeaseKind
+from allotment.api.names import claim_name, pool_name
 from allotment.node.inquiries.reports import (
     Ended,
     HistoryEntry,
@@ -98,6 +99,13 @@ def _entry(owner: Owner, address: str, sequence: int, given: float, ended: Ended
 def who(owner: Owner) -> str:
     """An owner in few characters: the pod, or else the container."""
     return f"{owner.pod_namespace}/{owner.pod_name}" if owner.pod_name else f"container {owner.container_id[:12]}"
+
+
+def claim_of(lease: Lease) -> str:
+    """The Claim behind a pod's lease of a network that gives by Claim, as `namespace/name`."""
+    owner = lease.owner
+    pool = pool_name(owner.network, lease.address.family)
+    return f"{owner.pod_namespace}/{claim_name(owner.pod_name, pool, owner.container_id, owner.interface)}"
 
 
 def means_container(text: str, container_id: str) -> bool:

@@ -19,6 +19,7 @@ from allotment.addressing.utilization import Utilization, of_block, of_network
 from allotment.ledger.history import RowsQuery
 from allotment.node.inquiries.describe import (
     SHORTEST_PREFIX,
+    claim_of,
     current_entry,
     held_back,
     lease_report,
@@ -285,6 +286,7 @@ class Inquiry:
             released=None if state.released is None else time_of(state.released),
             cooling_left=state.remaining,
             cooldown=plan.cooldown if plan is not None else 0.0,
+            claim=claim_of(state.lease) if state.lease is not None and plan is not None and plan.claimed else "",
         )
 
 

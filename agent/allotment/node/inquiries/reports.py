@@ -204,7 +204,8 @@ class AddressFacts(_Answer, frozen=True):
 
     `held_back` says by what it is kept from being handed out (a lease may lie there all the same). `cooling_left` and
     `cooldown` are durations in seconds; `released` is when it was released last. `last` is the newest lease of it
-    that ended and is still in the history.
+    that ended and is still in the history. `claim` is the Claim (`namespace/name`) by which this node has it, on an L2
+    network in a cluster.
     """
 
     address: str
@@ -220,6 +221,7 @@ class AddressFacts(_Answer, frozen=True):
     released: datetime | None = None
     cooling_left: float | None = None
     cooldown: float = 0.0
+    claim: str = ""
 
 
 class ExplainReport(_Answer, frozen=True):
