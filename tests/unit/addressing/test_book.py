@@ -403,3 +403,61 @@ def test_a_pods_address_whose_block_went_to_others_is_astray_until_the_block_com
     assert give(made, "new")[0].address not in {lease.address for lease in leases}
     made.apply([plan("10.4.0.8/29")], moment(4))
     assert not made.strays("blue"), "nobody says that others have the rest"
+
+
+# -- addresses that somebody else picks
+
+
+def claimed(*blocks, **rest):
+    return book(plan(*(blocks or ("192.0.2.0/24",)), claimed=True, **rest))
+
+
+def accepted(made, container, *addresses, at=1000, **rest):
+    proposal = made.accept(ask(container, **rest), [parse_address(each) for each in addresses], moment(at), 0.0)
+    made.commit(proposal)
+    return proposal.leases
+
+
+def test_of_a_claimed_network_only_what_was_picked_is_given():
+    made = claimed("192.0.2.0/24", "fd00::/64")
+    assert [family for family, _ in made.to_claim(ask("c1"), moment(1000))] == [4, 6]
+    with pytest.raises(InternalError, match="by Claim alone"):
+        made.propose(ask("c1"), moment(1000), 0.0)
+    assert texts(accepted(made, "c1", "fd00::7", "192.0.2.7")) == ["192.0.2.7", "fd00::7"]
+    with pytest.raises(InternalError, match="by this node"):
+        book(plan("10.4.0.0/29")).accept(ask("c1"), [], moment(1000), 0.0)
+
+
+def test_an_address_that_was_picked_twice_or_lies_nowhere_is_not_taken():
+    """I1."""
+    made = claimed()
+    accepted(made, "c1", "192.0.2.7")
+    for address, why in (("192.0.2.7", "held by"), ("198.51.100.1", "does not belong")):
+        with pytest.raises(AddressUnavailable, match=why):
+            accepted(made, "c2", "192.0.2.9", address)
+    assert texts(accepted(made, "c3", "192.0.2.9")) == ["192.0.2.9"], "the other one was put back"
+
+
+def test_how_long_a_picked_address_rests_is_for_who_picks():
+    made = claimed(cooldown=600.0)
+    take_back(made, accepted(made, "c1", "192.0.2.7"), at=1000)
+    assert made.state_of("blue", parse_address("192.0.2.7"), moment(1001)).kind is StateKind.COOLING
+    assert made.to_claim(ask("c2", "192.0.2.7"), moment(1001))
+    assert texts(accepted(made, "c2", "192.0.2.7", at=1001)) == ["192.0.2.7"]
+
+
+def test_what_a_node_can_see_for_itself_need_not_be_claimed():
+    made = claimed(excluded=ranges("192.0.2.9"), reserved=ranges("192.0.2.10"))
+    for address in ("192.0.2.1", "192.0.2.0", "192.0.2.9", "192.0.2.10", "198.51.100.1"):
+        with pytest.raises(AddressUnavailable):
+            made.to_claim(ask("c1", address), moment(1000))
+    free = made.state_of("blue", parse_address("192.0.2.20"), moment(1000))
+    assert free.kind is StateKind.CLAIMED
+    assert "another node" in str(free)
+
+
+def test_under_bridge_a_claimed_address_of_a_second_subnet_is_refused():
+    made = claimed("192.0.2.0/25", "192.0.2.128/25")
+    accepted(made, "c1", "192.0.2.7", one_block=True)
+    with pytest.raises(AddressUnavailable, match="one gateway"):
+        accepted(made, "c2", "192.0.2.200", one_block=True)

@@ -20,10 +20,12 @@ from allotment.kube.client import Client
 from allotment.kube.resources import ADDRESSES, CLAIMS, NETWORKS
 from allotment.node.attaching.attachments import Attachments
 from allotment.node.claims.desk import ClaimDesk
+from allotment.node.claims.own import OwnClaims
 from allotment.node.claims.parts import ClaimParts
 from allotment.node.view import View
 from allotment.observe.metrics import Metrics
 from allotment.testing.api_server import ApiServer
+from allotment.testing.clock import ManualClock
 from allotment.testing.store import MemoryStore
 from claim_controller import ClaimController
 from kube.following import CLOCK, until
@@ -259,3 +261,30 @@ async def test_without_an_api_server_there_is_no_address_but_an_answer():
         with pytest.raises(TryAgain, match="within"):
             await made.add()
         await made.server.start()
+
+
+async def test_a_node_of_l3_networks_alone_reads_the_list_once_and_keeps_no_connection():
+    clock = ManualClock()
+    async with ApiServer() as server, Client(server.access, clock) as client:
+        own = OwnClaims(client, "n1", clock, structlog.get_logger(), lambda: None)
+        own.want(wanted=False)
+        task = asyncio.create_task(own.run())
+
+        async def passes(condition, what):
+            def passed():
+                clock.advance(1.0)
+                return condition()
+
+            await until(passed, what)
+
+        await passes(lambda: own.synced, "the list is not read")
+        await passes(lambda: not own.watching, "the watch goes on with nothing to see")
+        server.bookmark()  # the server finds out that nobody listens any more
+        await passes(lambda: not server.watches, "the connection is kept")
+        lists = [each for each in server.requests if each.verb == "list"]
+        own.want(wanted=True)
+        await passes(lambda: own.synced and server.watches, "it is not taken up again")
+        assert len(lists) == 1
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from allotment.addressing.book import Ask
 from allotment.addressing.errors import (
@@ -37,15 +37,15 @@ from allotment.node.attaching.turns import Turns
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
-    from allotment.addressing.address import Address
     from allotment.addressing.book import Claimed, LeaseBook, Proposal
     from allotment.addressing.lease import AttachmentKey, Lease, Owner, Supposed
     from allotment.addressing.plan import NetworkPlan
     from allotment.cni.request import CniRequest
     from allotment.node.attaching.commits import Store
+    from allotment.node.attaching.picker import Picker
     from allotment.observe.clock import Clock
 
-__all__ = ["Attached", "Attachments", "Picker"]
+__all__ = ["Attached", "Attachments"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +54,6 @@ class Attached:
 
     leases: tuple[Lease, ...]
     granted: bool
-
-
-class Picker(Protocol):
-    """Who picks the addresses of networks that no node may pick from by itself (`NetworkPlan.claimed`)."""
-
-    async def pick(self, ask: Ask) -> Sequence[Address]:
-        """The attachment's addresses, which nobody else is given until its lease has ended.
-
-        They are also given back if no lease comes of them for a while.
-
-        Raises:
-            AllotmentError: there are none for it now, and why.
-        """
-        ...
-
-    def kept(self, key: AttachmentKey) -> None:
-        """What was picked is in leases, on disk: whoever ends those says so for the addresses, too."""
-        ...
-
-    def unwanted(self, container_id: str, interface: str, network: str | None) -> None:
-        """Of this attachment (of whatever network, if None) nothing is wanted any more; who waits for it stops."""
-        ...
 
 
 class Attachments:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from allotment.node.attaching.attachments import Picker
+from allotment.node.attaching.picker import Picker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
