@@ -25,12 +25,16 @@ def namespace(server):
 
 
 def events(server, kind, name, namespace=""):
-    """Reason to Event, of those that `kubectl describe` shows for an object."""
+    """Reason to Event (to one, where there are several), of those that `kubectl describe` shows for an object."""
+    return {item["reason"]: item for item in all_events(server, kind, name, namespace)}
+
+
+def all_events(server, kind, name, namespace=""):
     wanted = f"regarding.kind={kind},regarding.name={name}"
     where = f"/apis/events.k8s.io/v1/namespaces/{namespace or 'default'}/events?fieldSelector={wanted}"
     status, answer = server.request("GET", where)
     assert status == 200, answer
-    return {item["reason"]: item for item in answer["items"]}
+    return answer["items"]
 
 
 def of_pod(server, pod, reason):
@@ -169,7 +173,14 @@ def test_a_drain_is_told_from_its_beginning_to_its_end(server, name, agent):
     assert "4 leases left" in started["note"]
     for pod in pods[:3]:
         assert not agent.ask("DEL", pod, network=net).exit_code
-    until(lambda: "1 lease left" in of_it().get("DrainProgressing", {}).get("note", ""), "its progress is not told")
+    until(
+        lambda: any(
+            "1 lease left" in item["note"]
+            for item in all_events(server, "Allocation", f"{net}.{name}")
+            if item["reason"] == "DrainProgressing"
+        ),
+        "its progress is not told",
+    )
     before = condition(server, net, name, "Draining")
     assert before["lastTransitionTime"] == found["lastTransitionTime"]
     assert not agent.ask("DEL", pods[3], network=net).exit_code

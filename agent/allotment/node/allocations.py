@@ -102,6 +102,8 @@ class AllocationKeeper:
     def take(self, view: View) -> None:
         """A new View; it is looked at soon."""
         self._view = view
+        here = {allocation.metadata.uid for allocation in view.allocations.values()}
+        self._told_left = {uid: count for uid, count in self._told_left.items() if uid in here}
         self._draining = any(draining(allocation, view) for allocation in view.allocations.values())
         self._wake.set()
 
@@ -189,7 +191,9 @@ class AllocationKeeper:
             if not await self._source.record(allocation, finalizers=rest):
                 return
             self._log.info("network drained", network=allocation.spec.network, allocation=name, reason=reason)
-            self._notify(Happened.DRAINED, f"{reason}; the last lease on node {self._node} has ended", this(allocation))
+            marker = allocation.spec.type is Layer.L2
+            ended = "it is only the marker" if marker else f"the last lease on node {self._node} has ended"
+            self._notify(Happened.DRAINED, f"{reason}; {ended}", this(allocation))
         self._told_left.pop(allocation.metadata.uid, None)
         await self._source.forget(allocation)
         self._written.pop(name, None)
@@ -212,7 +216,18 @@ class AllocationKeeper:
             return
         self._written[name] = now
         if await self._source.record(allocation, status=status):
+            self._log_conditions(allocation, status)
             await self._blocks.written(allocation, said)
+
+    def _log_conditions(self, allocation: Allocation, status: AllocationStatus) -> None:
+        """Have in the log what has become otherwise; how a drain goes is there already."""
+        for told in status.conditions:
+            before = condition(allocation.status, told.type)
+            same = before is not None and (before.status, before.reason) == (told.status, told.reason)
+            if told.type != "Draining" and not same:
+                self._log.info(
+                    "condition", allocation=allocation.name, type=told.type, status=told.status, reason=told.reason
+                )
 
     def _status(self, allocation: Allocation, reason: str, left: tuple[Lease, ...], said: Said) -> AllocationStatus:
         network = allocation.spec.network

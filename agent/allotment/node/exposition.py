@@ -9,6 +9,7 @@ from allotment.addressing.lease import Moment
 from allotment.addressing.utilization import of_network
 from allotment.ledger import LedgerState
 from allotment.node.allocations import leases_left
+from allotment.node.conditions import condition
 from allotment.node.plans import draining
 from allotment.node.room import addresses_at_most
 from allotment.observe.http import Request, Response
@@ -94,6 +95,7 @@ class Gauges:
         metrics.read("addresses", self.addresses)
         metrics.read("blocks", self.blocks)
         metrics.read("drain_leases", self.drains)
+        metrics.read("allocation_ready", self.ready)
         metrics.read("addresses_at_most", self.at_most)
         metrics.read("pod_limit", self.pod_limit)
         metrics.read("source_problems", lambda: (((), float(len(self._view().problems))),))
@@ -122,6 +124,13 @@ class Gauges:
             families = [block.prefix.family for block in plan.blocks] if plan else []
             for family in sorted(set(families)):
                 yield (network, str(family)), float(families.count(family))
+
+    def ready(self) -> Iterator[Sample]:
+        """What each Allocation's condition Ready was last told to be; no sample before it was."""
+        for network, allocation in self._view().allocations.items():
+            told = condition(allocation.status, "Ready")
+            if told is not None:
+                yield (network,), float(told.status == "True")
 
     def at_most(self) -> Iterator[Sample]:
         """Addresses that a network can have here, by network and family."""

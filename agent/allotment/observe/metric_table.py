@@ -98,6 +98,12 @@ METRICS: Final[tuple[Metric, ...]] = (
         },
     ),
     Metric(
+        "allocation_ready",
+        Kind.GAUGE,
+        "1 while the Allocation's condition Ready is True, 0 while it is False; the condition has the reason.",
+        {"network": ()},
+    ),
+    Metric(
         "addresses_at_most",
         Kind.GAUGE,
         "Addresses that pods of a network can have on this node once it has all the blocks that it may have.",

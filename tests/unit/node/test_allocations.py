@@ -57,6 +57,10 @@ class Stage:
             short=lambda _: self.short,
             on_disk=lambda _: self.on_disk,
         )
+        self.told = []
+        self.begin()
+
+    def begin(self) -> None:
         self.keeper = AllocationKeeper(
             self.source,
             self.book,
@@ -67,12 +71,17 @@ class Stage:
             blocks=self.blocks,
             waits=lambda: self.waits,
             shut=self.cache.shut,
+            tell=lambda *said: self.told.append(said),
         )
         self.waits = ""
         self.tasks = [
             asyncio.create_task(self.keeper.run()),
             asyncio.create_task(self.source.run(self.take)),
         ]
+
+    async def restart(self) -> None:
+        await self.end()
+        self.begin()
 
     def take(self, view) -> None:
         self.view = view
@@ -403,3 +412,35 @@ async def test_what_a_node_starts_from_is_shut_before_the_finalizer_goes(stage: 
     await stage.go_on()
     started = ViewCache(stage.kept, local_l2=False).load()
     assert started is None or "blue" not in started.allocations
+
+
+async def test_a_drain_is_told_when_it_begins_whenever_half_of_it_is_done_and_at_its_end(stage: Stage) -> None:
+    await stage.go_on()
+    leases = [stage.lease(f"c{number}", pod=f"web-{number}") for number in range(8)]
+    stage.delete()
+    await stage.go_on()
+    for lease in leases:
+        stage.release(lease)
+        await stage.go_on()
+    assert [(reason, message.split("; ")[1].split(":")[0]) for reason, message, _ in stage.told] == [
+        ("DrainStarted", "8 leases left"),
+        ("DrainProgressing", "4 leases left"),
+        ("DrainProgressing", "2 leases left"),
+        ("DrainProgressing", "1 lease left"),
+        ("Drained", "the last lease on node n1 has ended"),
+    ]
+
+
+async def test_a_drain_that_had_begun_before_the_agent_was_started_is_not_told_to_begin_again(stage: Stage) -> None:
+    await stage.go_on()
+    (lease, other) = stage.lease("c1", pod="web-1"), stage.lease("c2", pod="web-2")
+    stage.delete()
+    await stage.go_on()
+    await stage.restart()
+    await stage.go_on()
+    assert [reason for reason, _, _ in stage.told] == ["DrainStarted"]
+    stage.release(lease)
+    await stage.go_on()
+    stage.release(other)
+    await stage.go_on()
+    assert [reason for reason, _, _ in stage.told] == ["DrainStarted", "DrainProgressing", "Drained"]
