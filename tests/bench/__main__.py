@@ -12,7 +12,7 @@ from time import CLOCK_MONOTONIC
 from time import clock_gettime as clock
 from typing import TYPE_CHECKING, Final
 
-from bench import attach, draining, lasting, report, watching
+from bench import attach, draining, lasting, report, starting, watching
 from bench.figures import Outcome
 from bench.load import LoadError
 from bench.machine import facts, load_average
@@ -33,11 +33,12 @@ SCENARIOS: Final[dict[str, Callable[[Stage], Outcome]]] = {
     "start": lasting.start,
     "memory": lasting.memory,
     "growth": lasting.growth,
+    "pods": starting.pods,
     "drain": draining.drain,
     "idle": watching.idle,
     "foreign": watching.foreign,  # last: it fills the API server
 }
-GROUPS: Final = {"cluster": ("drain", "idle", "foreign")}
+GROUPS: Final = {"cluster": ("pods", "drain", "idle", "foreign")}
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["cache_folder", "namespace", "nothing", "spawn"]
+__all__ = ["cache_folder", "namespace", "nothing", "spawn", "timed"]
 
 _HERE = Path(__file__).parent
 # As the shim is built, so that the floor is one that it could reach.
@@ -35,6 +35,11 @@ def namespace() -> Path:
 def nothing() -> Path:
     """A static binary that does nothing: the floor under every plugin."""
     return _built("nothing")
+
+
+def timed() -> Path:
+    """What runs a CNI plugin and writes down how long that took."""
+    return _built("timed")
 
 
 @functools.cache

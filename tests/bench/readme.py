@@ -29,6 +29,7 @@ _SCENARIOS: Final = {
     "start",
     "memory",
     "growth",
+    "pods",
     "drain",
     "idle",
     "foreign",

@@ -6,7 +6,20 @@ import pytest
 
 from bench.readme import BEGIN, END, ROOT, UnfitError, filled
 
-SCENARIOS = ["size", "add", "del", "throughput", "replace", "start", "memory", "growth", "drain", "idle", "foreign"]
+SCENARIOS = [
+    "size",
+    "add",
+    "del",
+    "throughput",
+    "replace",
+    "start",
+    "memory",
+    "growth",
+    "pods",
+    "drain",
+    "idle",
+    "foreign",
+]
 PAGE = f"before\n{BEGIN}\nold\n{END}\nafter\n"
 
 
