@@ -114,6 +114,7 @@ class Agent:
         self._unkept = asyncio.Event()
         self._too_few = ""
         self._fault: Callable[[], str] = lambda: ""
+        self._waits: Callable[[], str] = lambda: "the agent is starting"
 
     def stop(self) -> None:
         """Drain and end; may be called from a signal handler of the loop."""
@@ -141,7 +142,7 @@ class Agent:
     @property
     def not_ready(self) -> str:
         """Why this agent isn't ready, for a person; empty when it is."""
-        return self._opening.waits or self._fault() or self._out_of_step
+        return self._waits() or self._fault() or self._out_of_step
 
     @property
     def _out_of_step(self) -> str:
@@ -308,7 +309,7 @@ class Agent:
             tell=search.know,
             rebuilt=self._say_rebuilt,
         )
-        return Opening(
+        opening = Opening(
             started,
             book,
             self._attachments,
@@ -320,6 +321,8 @@ class Agent:
             place=place,
             standalone=settings.standalone,
         )
+        self._waits = lambda: opening.waits
+        return opening
 
     def _orphan_search(self, book: LeaseBook) -> OrphanSearch:
         return OrphanSearch(
