@@ -18,6 +18,8 @@ import pytest
 from agents import environment, network, shim_binary
 from allotment.cni.client import Client
 from allotment.cni.frames import encode_call
+from allotment.cri.messages import Sandbox
+from allotment.testing.cri import FakeRuntime
 from nodes import cni_cache_entry, until
 
 # -- C20
@@ -28,6 +30,29 @@ WEB = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;K8S_POD_UID={ui
 def web(number, uid=None):
     """The CNI_ARGS of one life of web-0: another UID each time, as the API server gives them."""
     return {"CNI_ARGS": WEB.format(uid=f"uid-{number}" if uid is None else uid)}
+
+
+def test_a_del_ends_what_an_earlier_sandbox_of_its_pod_left_and_nothing_of_the_pods_new_one(make_node):
+    """C20: asked of the runtime, after the DEL has its answer."""
+    made = make_node({"blue.yaml": network(cooldown=0)})
+    with FakeRuntime(made.folder / "cri.sock") as runtime:
+        made._flags += ["--runtime-socket", runtime.path]
+        made.start()
+
+        def life(container):
+            """Its namespace is one that was, in a folder that is there."""
+            return web(1) | {"netns": str(made.folder / "none" / container)}
+
+        made.give("left", **life("left"))  # its DEL never came
+        kept = made.give("kept", **life("kept"))
+        made.give("other", CNI_ARGS=WEB.format(uid="uid-of-another"), netns=str(made.folder / "none" / "other"))
+        runtime.start(Sandbox("kept", name="web-0", namespace="shop", uid="uid-1", ready=True))
+        made.free("gone", **life("gone"))
+        until(lambda: ("blue", "left") not in made.held(), "what was left is still held")
+        assert made.held().keys() == {("blue", "kept"), ("blue", "other")}
+        assert made.held()["blue", "kept"] == tuple(sorted(kept))
+        (entry, *_) = made.history(container="left")
+        assert entry.ended.cause == "workload"
 
 
 @pytest.mark.parametrize(

@@ -301,6 +301,33 @@ async def test_the_pods_of_the_node_are_known_by_uid_and_static_ones_by_their_fi
         await stage.until(lambda: len(stage.source.pods().uids) == 2)
 
 
+async def test_of_the_pods_those_that_may_have_an_address_of_ours_are_told_with_it():
+    """One that has ended keeps its addresses in its status; one in the node's own network has the node's."""
+
+    def with_address(name, phase="Running", *, host_network=False, **metadata):
+        made = pod(name, **metadata)
+        made["spec"]["hostNetwork"] = host_network
+        return made | {"status": {"phase": phase, "podIPs": [{"ip": "10.9.0.7"}, {"ip": "fd09::7"}, {"ip": "?"}]}}
+
+    pods = (
+        with_address("web-0"),
+        with_address("etcd-node-1", annotations={"kubernetes.io/config.hash": "abcdef"}),
+        with_address("job-0", "Succeeded"),
+        with_address("job-1", "Failed"),
+        with_address("proxy", host_network=True),
+    )
+    async with told(*((PODS, each) for each in pods)) as stage:
+        assert "not been asked" in stage.source.running().why
+        await stage.until(lambda: not isinstance(stage.source.running(), Unreadable))
+        found = {each.name: each for each in stage.source.running()}
+        assert found.keys() == {"web-0", "etcd-node-1"}
+        assert [str(address) for address in found["web-0"].addresses] == ["10.9.0.7", "fd09::7"]
+        assert "abcdef" in found["etcd-node-1"].uids
+        await stage.server.stop()
+        await stage.until(lambda: isinstance(stage.source.running(), Unreadable))
+        await stage.server.start()
+
+
 async def test_pods_that_cannot_be_asked_for_are_not_taken_for_none():
     """I8: a stale source says nothing."""
     async with told((PODS, pod("web-0"))) as stage:
