@@ -49,7 +49,7 @@ class PodNode:
         until(lambda: not self.agent.ask("STATUS", network=NET).exit_code, "it does not serve")
 
     def lose(self, how):
-        """The ledger is gone, whole."""
+        """The ledger is gone, whole; an agent that runs may write it anew from memory before it is killed."""
         if how == "stopped":
             self.agent.stop()
         for file in self.agent.state.iterdir():
@@ -198,7 +198,7 @@ def test_the_conf_name_is_known_again_where_libcni_remembers_it(node):
     flags = node.agent._flags
     node.agent._flags = [*flags, "--cni-cache-dir", "/var/lib/cni", "--netns-dir", "/run/netns"]
     try:
-        node.lose("running")
+        node.lose("stopped")
         node.start()
     finally:
         node.agent._flags = flags
@@ -218,7 +218,7 @@ def test_pods_that_are_deleted_meanwhile_are_gone(node):
 
 def test_without_the_api_server_it_waits_and_then_all_are_back(node):
     before = node.leases()
-    node.lose("running")
+    node.lose("stopped")
     node.server.stop()
     try:
         node.agent.launch()
@@ -238,7 +238,7 @@ def test_two_that_have_one_address_are_told_and_touched_by_nobody(node):
     twice = next(address for address in node.held()[first] if ":" not in address)
     node.within(node.sandboxes[second], "ip", "address", "add", f"{twice}/32", "dev", "eth0")
     try:
-        node.lose("running")
+        node.lose("stopped")
         node.start()
         assert node.leases() == before
         told = until(node.conflict, "it is not told")
@@ -255,7 +255,7 @@ def test_two_that_have_one_address_are_told_and_touched_by_nobody(node):
 
 
 def test_dels_of_the_pods_end_their_leases(node):
-    node.lose("running")
+    node.lose("stopped")
     node.start()
     node.end(*node.sandboxes)
     assert node.leases() == []
