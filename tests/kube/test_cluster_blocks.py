@@ -6,13 +6,11 @@ import threading
 import pytest
 
 from agents import told
-from allotment.testing.cri import FakeRuntime
 from kube.agent_fixtures import name, server
 from kube.cluster_agent import (
     ACCOUNT,
     GUARD,
     NAMESPACE,
-    OURS,
     ClusterAgent,
     allocation,
     create,
@@ -150,28 +148,6 @@ def test_an_empty_block_is_offered_and_taken_or_taken_back_when_it_is_needed(ser
     for number in range(20, 32):
         last = given(agent, f"c{number}", net)
     assert last[0] in {f"10.75.0.{number}" for number in range(18, 23)}
-
-
-def test_while_its_leases_are_not_known_a_node_lets_go_of_no_block(server, name, agent):
-    """I5, I15: a ledger that is new and empty does not say that no pod is left."""
-    controller = Controller(server, name, "10.76.0.0/24", 29, "10.76.0.0/29")
-    given(agent, "c1", controller.net)
-    first = until(lambda: controller.status.get("ledgerID"), "no ledger is named")
-    agent.stop()
-    for file in agent.state.glob("ledger*"):
-        file.unlink()
-    delete(server, "allocations", controller.name)
-    agent.launch()
-    assert agent.await_notice("STATUS", content="is being rebuilt"), agent.log()
-    assert refusal(agent, "c2", controller.net)["code"] in {7, 11}
-    now = get(server, "allocations", controller.name)
-    assert set(now["metadata"]["finalizers"]) == {GUARD, OURS}
-    assert now["status"]["ledgerID"] == first
-    agent.kill()
-    with FakeRuntime(agent.folder / "runtime.sock") as runtime:  # nothing runs
-        agent.start(flags=["--runtime-socket", runtime.path])
-        finalizers = lambda: get(server, "allocations", controller.name)["metadata"]["finalizers"]  # noqa: E731
-        until(lambda: finalizers() == [GUARD], "it is not let go of")
 
 
 def test_pods_of_a_block_that_went_to_others_while_the_node_was_away_are_named_and_not_served(server, name, agent):
