@@ -114,7 +114,3 @@ class Installation:
         """The leases of a node's ledger, as `allotment leases` tells them; with `here` as `ask_here` does."""
         ask = self.ask_here if here else self.ask
         return json.loads(ask(node, "leases", "-o", "json"))
-
-    def leases(self, node: str) -> dict[str, str]:
-        """Pod (namespace/name) to address, as the node's ledger has it."""
-        return {one["pod"]: one["address"] for one in self.held(node)}
