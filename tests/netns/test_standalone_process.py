@@ -242,14 +242,14 @@ def test_a_reboot_with_the_ledger_ends_all_leases_and_without_it_finds_none(make
     node._environment = {"ALLOTMENT_BOOT_ID_FILE": str(node.boot_file)}
     node.start()
     got = node.call("ADD", "c1")
-    cni_cache_entry(node.cache, "c1", got.addresses, netns="/run/netns/gone")
+    cni_cache_entry(node.cache, "c1", got.addresses, netns=f"{node.folder}/none/gone")
     node.reboot("second")
     node.start()
     assert node.leases() == []
     assert {entry.ended.cause for entry in node.history(container="c1")} == {"boot"}
 
     got = node.call("ADD", "c2")
-    cni_cache_entry(node.cache, "c2", got.addresses, netns="/run/netns/gone-too")
+    cni_cache_entry(node.cache, "c2", got.addresses, netns=f"{node.folder}/none/gone-too")
     node.reboot("third")
     for path in node.state.glob("ledger*"):
         path.unlink()
