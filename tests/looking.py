@@ -97,8 +97,7 @@ def view_of(*manifests: dict[str, Any], **more: Any) -> View:
         reservations=reservations,
         config=config,
         synced=True,
-        local_l2=True,
-        **more,
+        **{"local_l2": True, **more},
     )
 
 
@@ -165,7 +164,7 @@ class World:
         """A new View: planned by, and kept in the ledger."""
         self.view = view_of(*manifests, **more)
         self.attachments.apply(network_plans(self.view, NODE))
-        await ViewCache(self.ledger, local_l2=True).keep(replace(self.view, doubted=""))
+        await ViewCache(self.ledger, local_l2=self.view.local_l2).keep(replace(self.view, doubted=""))
 
     async def stop(self) -> None:
         """Close the ledger, as an agent that is stopped does."""

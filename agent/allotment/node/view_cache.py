@@ -1,7 +1,7 @@
 """The last good View, kept in the ledger's file: what a node serves from when its source can't be read at boot (I12).
 
-Networks, Allocations, IPReservations and the IPAMConfig are kept as JSON, one row each. Only what changed is
-written, and what is only doubted is never written down as gone.
+Networks, Allocations, IPReservations and the IPAMConfig are kept as JSON, one row each, and beside them which kind of
+source they are from. Only what changed is written, and what is only doubted is never written down as gone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ObjectStore", "ViewCache"]
 
-_KINDS = frozenset({"Network", "Allocation", "IPReservation", "IPAMConfig"})
+_SOURCE = ("Source", "")
+_HOST, _CLUSTER = b"host", b"cluster"
+_KINDS = frozenset({"Network", "Allocation", "IPReservation", "IPAMConfig", _SOURCE[0]})
 
 
 class ObjectStore(Protocol):
@@ -43,12 +45,15 @@ class ObjectStore(Protocol):
 
 
 class ViewCache:
-    """Writes Views down and reads the last one back; `local_l2` is of the source that they come from."""
+    """Writes Views down and reads the last one back.
 
-    def __init__(self, store: ObjectStore, *, local_l2: bool) -> None:
+    `local_l2` is of the source that they come from; without it, for who only reads, of the one that they came from.
+    """
+
+    def __init__(self, store: ObjectStore, *, local_l2: bool | None = None) -> None:
         self._store = store
-        self._local_l2 = local_l2
         self._kept = {key: body for key, body in store.objects().items() if key[0] in _KINDS}
+        self._local_l2 = self._kept.get(_SOURCE) != _CLUSTER if local_l2 is None else local_l2
         self._turn = asyncio.Lock()
 
     def load(self) -> View | None:
@@ -116,7 +121,7 @@ class ViewCache:
                 del self._kept[key]
 
     async def _write(self, view: View) -> None:
-        wanted: dict[tuple[str, str], bytes] = {}
+        wanted: dict[tuple[str, str], bytes] = {_SOURCE: _HOST if self._local_l2 else _CLUSTER}
         for kind, items in (
             ("Network", view.networks),
             ("Allocation", view.allocations),

@@ -284,3 +284,16 @@ def test_doctor_looks_at_the_plugin(node, outside, run, tmp_path):
     code, out, _ = run("doctor", "--bin-dir", str(tmp_path / "bin"), "-o", "json", node=node)
     assert code == Exit.PROBLEM
     assert any(finding["check"] == "plugin" for finding in json.loads(out)["findings"])
+
+
+@pytest.mark.parametrize("down", [False, True])
+@pytest.mark.parametrize(("local", "state"), [(True, "never used"), (False, "by claim")])
+def test_whether_an_address_of_an_l2_network_is_free_is_for_the_cluster_to_say(tmp_path, run, local, state, down):
+    flat = network(type="L2", subnets=[{"cidr": "10.4.1.0/24"}])
+    marker = allocation(flat)
+    marker["spec"]["blocks"] = []
+    with served(tmp_path, flat, marker, local_l2=local) as node:
+        if down:
+            node.go_away()
+        code, out, _ = run("explain", "10.4.1.9", "-o", "json", node=node)
+        assert (code, [one["state"] for one in json.loads(out)["addresses"]]) == (Exit.OK, [state])

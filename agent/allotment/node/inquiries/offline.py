@@ -48,8 +48,7 @@ class Offline:
             content = self._reader.content()
             self.ledger_id = content.ledger_id
             self.state = content.book
-            # Nobody is given anything here; this only counts, and then a flat subnet is as good as a block.
-            self.view = ViewCache(_Objects(content.objects), local_l2=True).load() or View()
+            self.view = ViewCache(_Objects(content.objects)).load() or View()
             now = Moment(clock.boot, clock.seconds())
             book = LeaseBook(settings.node)
             book.load(content.book.leases, content.book.rests, sequence=content.book.sequence, now=now)
