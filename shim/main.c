@@ -75,6 +75,12 @@ static int64_t milliseconds(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+static uint64_t boottime(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec; /* nanoseconds */
+}
+
 /* The events that are there, 0 once the deadline has passed. */
 static int ready(int fd, short events) {
     for (;;) {
@@ -127,9 +133,17 @@ static void guard_streams(void) {
 
 /* The request, all but its header's numbers, from environment and standard input; 0 or the exit code. */
 static int read_request(void) {
+    char digits[24];
     size_t body;
+    /* What is given from now on isn't in a GC's list, and an agent in a PID namespace can't see since when we run. */
+    if (verb == GC) {
+        const char *now = decimal(digits + sizeof digits, boottime(), 1);
+        char *at = stpcpy(stpcpy((char *)request + HEADER, "CNI_ALLOTMENT_STARTED="), now);
+        request_size = (size_t)(at + 1 - (char *)request);
+    }
     for (char **variable = environ; *variable; variable++) {
         if (strncmp(*variable, "CNI_", 4) || !strchr(*variable, '=')) continue;
+        if (!strncmp(*variable, "CNI_ALLOTMENT_", 14)) continue;
         size_t size = strlen(*variable) + 1;
         if (size > LIMIT - request_size) return FAIL(CODE_ENVIRONMENT, "the CNI_* variables take more than 1 MiB");
         memcpy(request + request_size, *variable, size);
@@ -221,13 +235,11 @@ static int store(int folder, const char *temporary, const char *final) {
 /* Keep the request, a DEL, for the agent to find: NULL, or why it cannot be kept. */
 static const char *spool(void) {
     char path[sizeof address.sun_path], stamp[24], process[24], temporary[64], final[64];
-    struct timespec now;
     int above, below, boot = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     memcpy(entry, "ALS1\0\1\0\0", 8);
     if (boot < 0 || read(boot, entry + 8, 36) != 36) return "the boot ID cannot be read";
     /* The stamp is of now, not of our start: a lease given while we waited is one that this DEL means, too. */
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    uint64_t nanoseconds = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    uint64_t nanoseconds = boottime();
     put(entry + 44, nanoseconds, 8);
     const char *when = decimal(stamp + sizeof stamp, nanoseconds, 20);
     const char *who = decimal(process + sizeof process, (uint64_t)getpid(), 1);

@@ -10,6 +10,7 @@ import json
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -316,3 +317,26 @@ def test_an_operators_gc_frees_the_lease_it_looked_at_and_no_other(make_node):
     answer = Client(node.socket).query("gc", json.dumps({"items": [item], "detail": ""}).encode())
     assert b"given to another owner since" in answer
     assert lease.address in {held.address for held in node.leases()}
+
+
+@pytest.mark.root
+def test_a_gc_that_waited_frees_nothing_that_was_given_meanwhile(make_node):
+    """C8: also by an agent that can't see its callers' processes, as in a DaemonSet."""
+    node = make_node({"blue.yaml": network(cooldown=0)})
+    apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-m", "allotment.cli"]
+    with node.log_file.open("wb") as log:
+        agent = subprocess.Popen([*apart, "agent", *map(str, node.arguments())], stderr=log)
+    try:
+        until(lambda: node.call_or_none("STATUS") is not None, "the agent does not answer")
+        node.give("early")
+        collecting = subprocess.Popen(
+            [shim_binary()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=node.shim_environment("GC")
+        )
+        until(lambda: asleep(collecting), "the plugin does not wait for its list")
+        node.give("late")
+        said, _ = collecting.communicate(node.conf("blue", {"cni.dev/valid-attachments": []}), timeout=60)
+        assert collecting.returncode == 0, said
+        assert {lease.container for lease in node.leases()} == {"late"}
+    finally:
+        agent.kill()
+        agent.wait(60)

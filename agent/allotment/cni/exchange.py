@@ -13,10 +13,13 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SPOOL", "Call", "Handler", "Reply"]
+__all__ = ["SPOOL", "STARTED", "Call", "Handler", "Reply"]
 
 SPOOL: Final = 1
 """`Reply.flags`: the caller is to keep this DEL in the spool itself, and then to report success."""
+
+STARTED: Final = "CNI_ALLOTMENT_STARTED"
+"""The variable in which the shim says when a GC was asked for, in nanoseconds of CLOCK_BOOTTIME."""
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from allotment.addressing.edges import LINK_LOCAL_GATEWAY, block_gateway
 from allotment.addressing.errors import AllotmentError, ConfigError, LedgerUnavailable
 from allotment.addressing.lease import Moment
 from allotment.cni import result
 from allotment.cni.answers import answer
-from allotment.cni.exchange import SPOOL, Call, Reply
+from allotment.cni.exchange import SPOOL, STARTED, Call, Reply
 from allotment.cni.request import CniRequest, Verb, parse_request
 from allotment.cni.versions import told_version, version_result
 from allotment.node.notices.refusals import refusal_of
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from allotment.observe.metrics import Metrics
 
 __all__ = ["CniHandler"]
+
+_NANOSECONDS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 class CniHandler:
@@ -137,10 +140,17 @@ class CniHandler:
     def _began(self, call: Call) -> Moment:
         """When a call began: with the start of its process, which may have waited long for an agent to come up.
 
-        Where that process can't be seen (the agent has a PID namespace of its own), when the call came in.
+        Its process can't be seen from a PID namespace of the agent's own; then it is what the shim says itself, or
+        (the caller is another) when the call came in. The earliest counts: it frees the least.
         """
+        moments = [call.received]
         started = self._clock.started(call.peer_pid)
-        return Moment(self._clock.boot, call.received if started is None else min(started, call.received))
+        if started is not None:
+            moments.append(started)
+        said = call.env.get(STARTED, "")
+        if _NANOSECONDS.fullmatch(said):
+            moments.append(int(said) / 1e9)
+        return Moment(self._clock.boot, min(moments))
 
     def _told(self, lease: Lease) -> result.ToldAddress:
         """The lease as the pod is told it: with its block's length and gateway."""
