@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["BuildError", "cache", "kept", "one_at_a_time", "run", "say"]
+__all__ = ["BuildError", "cache", "kept", "latest_kept", "one_at_a_time", "run", "say"]
+
+_UNUSED_SECONDS = 24 * 3600.0
 
 
 class BuildError(RuntimeError):
@@ -38,6 +41,21 @@ def kept(name: str, digest: str, make: Callable[[Path], None]) -> Path:
                 make(whole)
                 whole.rename(folder)
             say(f"built {folder}")
+    return folder
+
+
+def latest_kept(name: str, digest: str, make: Callable[[Path], None]) -> Path:
+    """As `kept`, for what is big: folders of other digests that nobody asked for in a day are removed.
+
+    Not at once: another checkout, or the same one at another commit, may be using them at this moment.
+    """
+    with one_at_a_time(cache() / f"{name}-use.lock"):
+        folder = kept(name, digest, make)
+        os.utime(folder)
+        now = folder.stat().st_mtime
+        for old in cache().glob(f"{name}-*"):
+            if old.is_dir() and old.stat().st_mtime < now - _UNUSED_SECONDS:
+                shutil.rmtree(old)
     return folder
 
 

@@ -1,7 +1,9 @@
 """`allotment uninstall node`: all of ours goes, nothing of anybody else's, and no pod loses its end."""
 
+import contextlib
 import json
 import socket
+import subprocess
 
 import pytest
 
@@ -177,3 +179,51 @@ def test_what_is_not_ours_stays_and_is_named(place):
     assert f"left alone: {place.node.state / 'notes.txt'}" in said
     assert [path.name for path in place.conf.iterdir()] == ["87-podman.conflist"]
     assert [path.name for path in place.node.state.iterdir()] == ["notes.txt"]
+    # It is said once; a DaemonSet's pod that is started again then gets done.
+    code, said = place.uninstall("--yes", "--wait", "0")
+    assert code == 0, said
+    assert f"left alone: {place.node.state / 'notes.txt'}" in said
+
+
+@contextlib.contextmanager
+def disk(folder, *names):
+    """A file system of its own in a folder, with what the folder has, and folders of these names."""
+    kept = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
+    try:
+        for name, content in kept.items():
+            (folder / name).write_bytes(content)
+        for name in names:
+            (folder / name).mkdir()
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_a_disk_of_its_own_for_the_state_is_emptied_and_stays_mounted(place):
+    """A mount point can't be removed, however long one waits."""
+    place.node.stop()
+    with disk(place.node.state, "lost+found"):
+        assert (place.node.state / "ledger.db").exists()
+        code, said = place.uninstall("--yes", "--wait", "0")
+        assert code == 0, said
+        assert f"left alone: {place.node.state} (a mount point" in said
+        assert [path.name for path in place.node.state.iterdir()] == ["lost+found"]
+        assert place.left() == [place.node.state.name]
+        assert place.uninstall("--yes", "--wait", "0")[0] == 0  # and again
+
+
+def test_so_is_a_bind_mount_and_what_else_lies_there_is_named(place):
+    place.node.stop()
+    subprocess.run(["mount", "--bind", place.node.state, place.node.state], check=True)
+    try:
+        (place.node.state / "notes.txt").write_text("mine")
+        code, said = place.uninstall("--yes", "--wait", "0")
+        assert code == 1
+        assert f"left alone: {place.node.state / 'notes.txt'} (not ours)" in said
+        (place.node.state / "notes.txt").unlink()
+        code, said = place.uninstall("--yes", "--wait", "0")
+        assert code == 0, said
+        assert f"left alone: {place.node.state} (a mount point" in said
+    finally:
+        subprocess.run(["umount", place.node.state], check=True)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from keeping import cache, kept, say
+from keeping import kept, latest_kept, say
 
 __all__ = ["AGENT", "agent_image"]
 
@@ -32,10 +32,8 @@ def agent_image() -> Path:
         work = Path(name)
         wheel = _wheel(work / "dist")
         digest = _digest(wheel.read_bytes(), _CONTAINERFILE.read_bytes(), _PACKAGES.encode())
-        folder = kept("agent-image", digest, lambda folder: _build(work, folder / _ARCHIVE))
-    for old in cache().glob("agent-image-*"):  # hundreds of megabytes each, and of sources that are no more
-        if old.is_dir() and old != folder:
-            shutil.rmtree(old)
+        # Hundreds of megabytes each.
+        folder = latest_kept("agent-image", digest, lambda folder: _build(work, folder / _ARCHIVE))
     return folder / _ARCHIVE
 
 

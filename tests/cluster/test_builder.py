@@ -77,3 +77,16 @@ def test_a_build_that_fails_says_so_and_leaves_nothing_to_be_taken_for_it(module
     with pytest.raises(BuildError, match="go build"):
         built("one", sources=module.iterdir(), make=lambda go, folder: go.build(["."], folder, module=module))
     assert [path.name for path in keeping.cache().iterdir() if path.is_dir()] == []
+
+
+def test_what_is_big_is_kept_while_another_checkout_may_use_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = []
+    another, forgotten = (keeping.latest_kept("big", digest, made.append) for digest in ("another", "forgotten"))
+    day_before = another.stat().st_mtime - 25 * 3600
+    for folder in (another, forgotten):
+        os.utime(folder, (day_before, day_before))
+    assert keeping.latest_kept("big", "another", made.append) == another
+    ours = keeping.latest_kept("big", "ours", made.append)
+    assert len(made) == 3
+    assert (ours.exists(), another.exists(), forgotten.exists()) == (True, True, False)

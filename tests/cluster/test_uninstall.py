@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.root]
 DAEMONSET = Path(__file__).resolve().parents[2] / "daemonset"
 UNINSTALL = "allotment-uninstall"
 BLOCKS = {"n1": ("10.81.0.0/24",), "n2": ("10.81.1.0/24",)}
-OURS = ("/opt/cni/bin/allotment", "/etc/cni/net.d/10-allotment.conflist", "/var/lib/allotment", "/run/allotment")
+STATE = "/var/lib/allotment"
+OURS = ("/opt/cni/bin/allotment", "/etc/cni/net.d/10-allotment.conflist", STATE, "/run/allotment")
 # The nodes of a test cluster share a kernel; the boot ID of each is a file that is mounted over the kernel's.
 BOOT_ID = [
     {
@@ -46,7 +47,9 @@ ANOTHER = {
 
 @pytest.fixture
 def cluster():
+    """A node whose state has a disk of its own, as all nodes have here, and one where it lies in a plain folder."""
     with Cluster("n1", "n2", pod_network=False) as cluster:
+        cluster.nodes["n2"].run("umount", STATE)
         yield cluster
 
 
@@ -89,13 +92,13 @@ def start_pods(cluster, count):
     return [one["metadata"]["name"] for one in cluster.get("pods", "-l", "app=web")]
 
 
-def waits_for(cluster, text):
-    """Whether a node's pod says in its log that it waits for this; one that is being started says nothing."""
-    said = ""
-    for pod in cluster.get("pods", "-n", UNINSTALL, "-l", "app.kubernetes.io/component=nodes"):
+def said(cluster, component="nodes"):
+    """What pods say in their logs; one that is being started says nothing."""
+    text = ""
+    for pod in cluster.get("pods", "-n", UNINSTALL, "-l", f"app.kubernetes.io/component={component}"):
         with contextlib.suppress(KubectlError):
-            said += cluster.kubectl("logs", "-n", UNINSTALL, pod["metadata"]["name"], "-c", "uninstall")
-    return text in said
+            text += cluster.kubectl("logs", "-n", UNINSTALL, pod["metadata"]["name"], "-c", "uninstall")
+    return text
 
 
 def left(cluster):
@@ -109,10 +112,15 @@ def left(cluster):
 
 def finish(cluster, overlay):
     """The documented end, and what must be true then."""
-    wait = ("wait", "-n", UNINSTALL, "--for=condition=Complete", "job/cluster", "--timeout=240s")
-    cluster.kubectl(*wait, limit=260)
-    cluster.kubectl("rollout", "status", "-n", UNINSTALL, "daemonset/nodes", "--timeout=240s", limit=260)
-    assert left(cluster) == []
+    try:
+        complete = ("--for=condition=Complete", "job/cluster")
+        cluster.kubectl("wait", "-n", UNINSTALL, *complete, "--timeout=120s", limit=140)
+        cluster.kubectl("rollout", "status", "-n", UNINSTALL, "daemonset/nodes", "--timeout=120s", limit=140)
+    except KubectlError as error:
+        pods = cluster.kubectl("get", "pods", "--all-namespaces", "-o", "wide")
+        raise AssertionError(f"{error}\n{said(cluster, 'cluster')}\n{said(cluster)}\n{pods}") from error
+    assert left(cluster) == [f"n1: {STATE}"]  # a mount point, which is the administrator's
+    assert cluster.nodes["n1"].run("ls", "-A", STATE) == ""
     cluster.kubectl("delete", "-k", str(overlay), "--timeout=120s", limit=150)
     for kind in ("crd", "namespace", "clusterrole", "clusterrolebinding", "validatingadmissionpolicy"):
         until(
@@ -125,7 +133,7 @@ def finish(cluster, overlay):
 def test_the_pods_end_first_and_then_nothing_is_left(cluster, installed, overlay):
     start_pods(cluster, 4)
     cluster.kubectl("apply", "-k", str(overlay))
-    until(lambda: waits_for(cluster, "default/web-"), "no node says for which pods it waits", limit=180)
+    until(lambda: "default/web-" in said(cluster), "no node says for which pods it waits", limit=180)
     assert len(left(cluster)) == 8
     # The agents are gone; the plugin keeps the DELs, and so the pods end.
     until(lambda: not cluster.get("pods", "-n", NAMESPACE), "the agents stay", limit=120)
@@ -142,7 +150,7 @@ def test_after_everything_was_deleted_at_once_and_with_pods_that_run_on(cluster,
     for node in cluster.nodes.values():
         node.run("sh", "-c", f"echo '{json.dumps(ANOTHER)}' >/etc/cni/net.d/05-another.conflist")
     cluster.kubectl("apply", "-k", str(overlay))
-    until(lambda: waits_for(cluster, "default/web-"), "no node says for which pods it waits", limit=180)
+    until(lambda: "default/web-" in said(cluster), "no node says for which pods it waits", limit=180)
     cluster.kubectl("set", "env", "-n", UNINSTALL, "daemonset/nodes", "FORCE=--force")
     finish(cluster, overlay)
 

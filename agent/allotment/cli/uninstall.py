@@ -106,5 +106,6 @@ def _patiently(do: Callable[[], None], clock: SystemClock, wait: float) -> None:
                 raise
             if problem.message != told:
                 told = problem.message
+                sys.stdout.flush()  # what has gone by now, also where a pod's log takes it
                 print(f"waiting up to {left:.0f} s: {told}", file=sys.stderr)
             time.sleep(min(_PAUSE_SECONDS, left))

@@ -2,12 +2,14 @@
 
 The order is that of an installation, backwards: the configuration, so that no runtime calls the plugin any more; the
 plugin; spool and socket; the state, and with it the lock that kept an agent from starting meanwhile. Only names that we
-give are removed, so that a folder named by mistake loses nothing of anybody else's; a folder goes when it is empty.
+give are removed, so that a folder named by mistake loses nothing of anybody else's; a folder goes when it is empty. One
+that is a mount point stays: the file system in it, and the unit or fstab that mounts it, are the administrator's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -36,6 +38,7 @@ __all__ = ["Node", "still_held"]
 _STATE: Final = ("ledger.*", "ledger-*.set-aside", "allocations", "manifests.json*", "agent.lock")
 _LOCK: Final = "agent.lock"
 _SPOOL: Final = "spool"
+_MADE_BY_MKFS: Final = "lost+found"
 _SHOWN: Final = 5
 _UNIX_SOCKETS: Final = Path("/proc/net/unix")
 _LISTENS: Final = 1 << 16  # __SO_ACCEPTCON among the flags there
@@ -60,23 +63,24 @@ def still_held(
 
 
 class Node:
-    """This node. `clean` says whether nothing was left, once `remove` has returned."""
+    """This node. `clean` says how it went, once `remove` has returned."""
 
     def __init__(self, settings: Settings, clock: Clock, bin_dir: Path, conf_dir: Path) -> None:
         self._settings = settings
         self._clock = clock
         self._bin = bin_dir
         self._conf = conf_dir
+        self._found = False
         self._left: list[Path] = []
 
     @property
     def clean(self) -> bool:
-        """Whether nothing of anybody else's lay in folders of ours."""
-        return not self._left
+        """Whether nothing of anybody else's lay among ours; true where nothing was ours to begin with."""
+        return not (self._found and self._left)
 
     def show(self) -> Exit:
         """Say what `remove` would do."""
-        found = [*self._installed(), *self._kept()]
+        found = self._ours()
         for path in found:
             print(f"would remove: {path}")
         if not found:
@@ -99,6 +103,7 @@ class Node:
             TryAgain: an agent runs, systemd listens for one, or pods have addresses.
             ConfigError: a file is in the way that can't be judged.
         """
+        self._found = self._found or bool(self._ours())  # before the lock's file is there, and once for all attempts
         with self._alone() as folder:
             if listening := self._listening():
                 raise TryAgain(listening)
@@ -115,6 +120,9 @@ class Node:
             print(f"left alone: {path} (not ours)")
 
     # -- what is there
+
+    def _ours(self) -> list[Path]:
+        return [*self._installed(), *self._kept()]
 
     def _installed(self) -> Iterator[Path]:
         yield from (path for path in _files(self._conf, "*.conflist") if is_ours(_content(path)))
@@ -193,13 +201,25 @@ class Node:
                 else:
                     path.unlink(missing_ok=True)
                 print(f"removed: {path}")
-            left = [*folder.iterdir()] if folder.is_dir() else []
-            if folder.is_dir() and not left:
-                folder.rmdir()
-                print(f"removed: {folder}")
+            return _take_away(folder) if folder.is_dir() else []
         except OSError as error:
             raise TryAgain(f"{error.filename or folder} can't be removed: {error.strerror}") from error
-        return sorted(left)
+
+
+def _take_away(folder: Path) -> list[Path]:
+    """Remove a folder if it is empty and no mount point; what lies in it otherwise. Raises OSError."""
+    left = sorted(folder.iterdir())
+    try:
+        folder.rmdir()
+    except OSError as error:
+        if error.errno == errno.EBUSY:  # a mount point, of a bind as well; rmdir(2) says so before ENOTEMPTY
+            print(f"left alone: {folder} (a mount point; unmount it, if it was made for this)")
+            return [path for path in left if path.name != _MADE_BY_MKFS]
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return left
+    print(f"removed: {folder}")
+    return []
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:
