@@ -213,6 +213,7 @@ def test_pods_that_are_deleted_meanwhile_are_gone(node):
     node.end(*ends)
     node.start()
     until(lambda: node.held() == kept, "the kept DELs have no effect")
+    until(lambda: not list(node.agent.spool.glob("*.del")), "the kept DELs stay where they are")
     assert node.doctor() == []
 
 
