@@ -30,7 +30,9 @@ from kube.following import CLOCK, following, until
 from kube.line import Line
 from kube.proxy import Proxy
 
-GUARD, NODE = "allotment.dev/guard", "allotment.dev/node"
+GUARD = "allotment.dev/guard"
+NODE = "allotment.dev/some-node"
+"""Not the agents' own, which the policies of an installation guard; other tests install them on this server."""
 _numbers = itertools.count()
 
 
