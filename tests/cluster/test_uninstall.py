@@ -114,8 +114,8 @@ def finish(cluster, overlay):
     """The documented end, and what must be true then."""
     try:
         complete = ("--for=condition=Complete", "job/cluster")
-        cluster.kubectl("wait", "-n", UNINSTALL, *complete, "--timeout=120s", limit=140)
-        cluster.kubectl("rollout", "status", "-n", UNINSTALL, "daemonset/nodes", "--timeout=120s", limit=140)
+        cluster.kubectl("wait", "-n", UNINSTALL, *complete, "--timeout=240s", limit=260)
+        cluster.kubectl("rollout", "status", "-n", UNINSTALL, "daemonset/nodes", "--timeout=240s", limit=260)
     except KubectlError as error:
         pods = cluster.kubectl("get", "pods", "--all-namespaces", "-o", "wide")
         raise AssertionError(f"{error}\n{said(cluster, 'cluster')}\n{said(cluster)}\n{pods}") from error
