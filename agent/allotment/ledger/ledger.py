@@ -26,7 +26,7 @@ from allotment.ledger.writer import Writer
 from allotment.observe.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from allotment.addressing.errors import AllotmentError
@@ -182,6 +182,15 @@ class Ledger:
             LedgerUnavailable: not now.
         """
         await self._writer.submit((DeleteObject(kind, name),))
+
+    async def change_objects(self, put: Mapping[tuple[str, str], bytes], gone: Iterable[tuple[str, str]]) -> None:
+        """`put_object` each of `put` and `delete_object` each of `gone`: all of it, or nothing.
+
+        Raises:
+            LedgerUnavailable: not now.
+        """
+        puts = (PutObject(*key, body) for key, body in put.items())
+        await self._writer.submit((*puts, *(DeleteObject(*key) for key in gone)))
 
     def objects(self, kind: str | None = None) -> dict[tuple[str, str], bytes]:
         """The objects that are on disk, by (kind, name)."""

@@ -19,9 +19,9 @@ from allotment.api.reservation import IPReservation
 from allotment.node.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["ObjectStore", "ViewCache"]
+__all__ = ["ObjectStore", "ViewCache", "kept_view"]
 
 _SOURCE = ("Source", "")
 _HOST, _CLUSTER = b"host", b"cluster"
@@ -43,52 +43,62 @@ class ObjectStore(Protocol):
         """Keep it no longer. Raises LedgerUnavailable."""
         ...
 
+    async def change_objects(self, put: Mapping[tuple[str, str], bytes], gone: Iterable[tuple[str, str]]) -> None:
+        """All of it or nothing. Raises LedgerUnavailable."""
+        ...
+
+
+def kept_view(objects: Mapping[tuple[str, str], bytes], *, local_l2: bool | None = None) -> View | None:
+    """The View kept last, marked as doubted; None when none was kept. An object that can't be read is left out.
+
+    `local_l2` is of the source that serves now; without it, of the one that the View came from.
+    """
+    networks: dict[str, Network] = {}
+    allocations: dict[str, Allocation] = {}
+    reservations: dict[str, IPReservation] = {}
+    config: IPAMConfig | None = None
+    for (kind, name), body in objects.items():
+        try:
+            match kind:
+                case "Network":
+                    networks[name] = msgspec.json.decode(body, type=Network)
+                case "Allocation":
+                    allocations[name] = msgspec.json.decode(body, type=Allocation)
+                case "IPReservation":
+                    reservations[name] = msgspec.json.decode(body, type=IPReservation)
+                case "IPAMConfig":
+                    config = msgspec.json.decode(body, type=IPAMConfig)
+        except msgspec.MsgspecError:
+            continue
+    if not networks and not allocations:
+        return None
+    local = objects.get(_SOURCE) != _CLUSTER if local_l2 is None else local_l2
+    return View(
+        networks=MappingProxyType(networks),
+        allocations=MappingProxyType(allocations),
+        reservations=MappingProxyType(reservations),
+        config=config,
+        unseen=MappingProxyType(
+            {name: f"Network {name} was not known" for name in allocations if name not in networks}
+        ),
+        doubted="what was known before the agent started is served until the source has been read",
+        local_l2=local,
+        controlled=not local,
+    )
+
 
 class ViewCache:
-    """Writes Views down and reads the last one back.
+    """Writes Views down and reads the last one back; `local_l2` is of the source that they come from."""
 
-    `local_l2` is of the source that they come from; without it, for who only reads, of the one that they came from.
-    """
-
-    def __init__(self, store: ObjectStore, *, local_l2: bool | None = None) -> None:
+    def __init__(self, store: ObjectStore, *, local_l2: bool) -> None:
         self._store = store
+        self._local_l2 = local_l2
         self._kept = {key: body for key, body in store.objects().items() if key[0] in _KINDS}
-        self._local_l2 = self._kept.get(_SOURCE) != _CLUSTER if local_l2 is None else local_l2
         self._turn = asyncio.Lock()
 
     def load(self) -> View | None:
-        """The View kept last, marked as doubted; None when none was kept. An object that can't be read is left out."""
-        networks: dict[str, Network] = {}
-        allocations: dict[str, Allocation] = {}
-        reservations: dict[str, IPReservation] = {}
-        config: IPAMConfig | None = None
-        for (kind, name), body in self._kept.items():
-            try:
-                match kind:
-                    case "Network":
-                        networks[name] = msgspec.json.decode(body, type=Network)
-                    case "Allocation":
-                        allocations[name] = msgspec.json.decode(body, type=Allocation)
-                    case "IPReservation":
-                        reservations[name] = msgspec.json.decode(body, type=IPReservation)
-                    case "IPAMConfig":
-                        config = msgspec.json.decode(body, type=IPAMConfig)
-            except msgspec.MsgspecError:
-                continue
-        if not networks and not allocations:
-            return None
-        return View(
-            networks=MappingProxyType(networks),
-            allocations=MappingProxyType(allocations),
-            reservations=MappingProxyType(reservations),
-            config=config,
-            unseen=MappingProxyType(
-                {name: f"Network {name} was not known" for name in allocations if name not in networks}
-            ),
-            doubted="what was known before the agent started is served until the source has been read",
-            local_l2=self._local_l2,
-            controlled=not self._local_l2,
-        )
+        """See `kept_view`."""
+        return kept_view(self._kept, local_l2=self._local_l2)
 
     def blocks(self, network: str) -> frozenset[str]:
         """The blocks of a network that the node would take for its own if it started from here."""
@@ -100,8 +110,10 @@ class ViewCache:
     async def keep(self, view: View) -> None:
         """Write down what differs from what is kept; nothing, while the View is doubted or not yet whole.
 
+        It is written as one change: half a View, such as a Network without its Allocation, would be believed at boot.
+
         Raises:
-            LedgerUnavailable: not all of it is on disk; the next call goes on from there.
+            LedgerUnavailable: it is not on disk; what was kept before still is.
         """
         async with self._turn:
             if not view.doubted and view.synced:
@@ -131,10 +143,8 @@ class ViewCache:
                 wanted[kind, name] = msgspec.json.encode(item)
         if view.config is not None:
             wanted["IPAMConfig", view.config.name] = msgspec.json.encode(view.config)
-        for key, body in wanted.items():
-            if self._kept.get(key) != body:
-                await self._store.put_object(*key, body)
-                self._kept[key] = body
-        for key in self._kept.keys() - wanted.keys():
-            await self._store.delete_object(*key)
-            del self._kept[key]
+        put = {key: body for key, body in wanted.items() if self._kept.get(key) != body}
+        gone = self._kept.keys() - wanted.keys()
+        if put or gone:
+            await self._store.change_objects(put, gone)
+            self._kept = wanted

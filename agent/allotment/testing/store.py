@@ -13,7 +13,7 @@ from allotment.ledger.callers import Request
 from allotment.ledger.changes import DeleteObject, PutObject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from allotment.addressing.address import Address
     from allotment.addressing.errors import AllotmentError
@@ -71,6 +71,11 @@ class MemoryStore:
     async def delete_object(self, kind: str, name: str) -> None:
         """Keep it no longer."""
         await self.submit((DeleteObject(kind, name),))
+
+    async def change_objects(self, put: Mapping[tuple[str, str], bytes], gone: Iterable[tuple[str, str]]) -> None:
+        """All of it or nothing."""
+        puts = (PutObject(*key, body) for key, body in put.items())
+        await self.submit((*puts, *(DeleteObject(*key) for key in gone)))
 
     def fault(self) -> str:
         """Why nothing can be granted now."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from allotment import __version__
 from allotment.addressing.book import LeaseBook
-from allotment.addressing.errors import LedgerUnavailable
 from allotment.addressing.lease import Moment
 from allotment.ledger.reader import LedgerReader
 from allotment.node.inquiries.inquiry import Inquiry
@@ -20,10 +19,10 @@ from allotment.node.inquiries.reports import SourceReport, StatusReport, time_of
 from allotment.node.offers import closed_blocks
 from allotment.node.plans import network_plans
 from allotment.node.view import View
-from allotment.node.view_cache import ViewCache
+from allotment.node.view_cache import kept_view
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from allotment.ledger.history import HistoryRow, RowsQuery
     from allotment.node.settings import Settings
@@ -48,7 +47,7 @@ class Offline:
             content = self._reader.content()
             self.ledger_id = content.ledger_id
             self.state = content.book
-            self.view = ViewCache(_Objects(content.objects)).load() or View()
+            self.view = kept_view(content.objects) or View()
             now = Moment(clock.boot, clock.seconds())
             book = LeaseBook(settings.node)
             book.load(content.book.leases, content.book.rests, sequence=content.book.sequence, now=now)
@@ -86,19 +85,3 @@ class Offline:
             asked=time_of(self._clock.wall()),
             down=down,
         )
-
-
-class _Objects:
-    """The objects that were read, to be looked at alone."""
-
-    def __init__(self, found: Mapping[tuple[str, str], bytes]) -> None:
-        self._found = found
-
-    def objects(self) -> Mapping[tuple[str, str], bytes]:
-        return self._found
-
-    async def put_object(self, kind: str, name: str, body: bytes) -> None:
-        raise LedgerUnavailable(f"{kind} {name} ({len(body)} bytes) can't be kept: the ledger was opened to be read")
-
-    async def delete_object(self, kind: str, name: str) -> None:
-        raise LedgerUnavailable(f"{kind} {name} can't be dropped: the ledger was opened to be read")
