@@ -225,6 +225,8 @@ class Reflector(Generic[T]):
         try:
             async with asyncio.timeout(None) as self._reading, aclosing(batches):
                 async for batch in batches:
+                    if not self._version:  # `relist` came first: what is listed next has all this, and more
+                        return
                     self._contact()
                     if self._accepted is None:
                         self._accepted = self._heard

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from allotment.addressing.errors import InternalError
 from allotment.api.meta import Record
 from allotment.kube.failures import Ask, Status, Unreadable, failure_of_status
 from allotment.kube.objects import Kind
@@ -75,12 +74,12 @@ def version_number(version: str) -> int:
     """A resourceVersion as the number that it is: within one kind they can be compared (Kubernetes KEP-5504).
 
     Raises:
-        InternalError: it is none.
+        Unreadable: it is none.
     """
     try:
         return int(version)
     except ValueError as error:
-        raise InternalError(f"the API server's resourceVersion {version!r} is no number, as Kubernetes' are") from error
+        raise Unreadable(f"the API server's resourceVersion {version!r} is no number, as Kubernetes' are") from error
 
 
 def identify(raw: msgspec.Raw) -> tuple[str, str]:

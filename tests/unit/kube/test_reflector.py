@@ -254,6 +254,41 @@ async def test_a_list_that_is_under_way_is_no_answer_to_who_asks_for_one_now(ser
         assert set(answer.items) == {"red.n1", "blue.n1"}
 
 
+async def test_an_event_that_comes_in_the_moment_of_asking_for_a_list_is_in_that_list(server, client, monkeypatch):
+    server.put(ALLOCATIONS, allocation("red"))
+    watch, come, gate = client.watch_batches, asyncio.Event(), asyncio.Event()
+
+    async def held(*what, **how):
+        async for batch in watch(*what, **how):
+            if batch:
+                come.set()
+                await gate.wait()
+            yield batch
+
+    monkeypatch.setattr(client, "watch_batches", held)
+    async with following(client, ALLOCATIONS) as shown:
+        await shown.names("red.n1")
+        await watched(server)
+        server.put(ALLOCATIONS, allocation("blue"))
+        await come.wait()
+        gate.set()  # the event is taken up first, and the watch ended then
+        shown.reflector.relist()
+        found = await shown.until(lambda it: it.lists == 2)
+        assert set(found.items) == {"red.n1", "blue.n1"}
+        assert not any(snapshot.problem for snapshot in shown.snapshots)
+
+
+async def test_a_version_that_is_no_number_is_survived(server, client):
+    server.put(ALLOCATIONS, allocation("red"))
+    async with following(client, ALLOCATIONS) as shown:
+        await shown.names("red.n1")
+        await watched(server)
+        server.send(KIND, {"type": "MODIFIED", "object": allocation("red", resourceVersion="v2")})
+        await shown.until(lambda it: it.lists == 2)
+        server.put(ALLOCATIONS, allocation("blue"))
+        await shown.names("red.n1", "blue.n1")
+
+
 async def test_events_in_the_wrong_order_end_in_what_the_server_has(server, client):
     first = server.put(ALLOCATIONS, allocation("red"))
     async with following(client, ALLOCATIONS) as shown:
