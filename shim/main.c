@@ -69,16 +69,14 @@ static char *decimal(char *end, uint64_t value, int width) {
     return end;
 }
 
-static int64_t milliseconds(void) {
-    struct timespec now; /* like poll, this neither jumps with the wall clock nor counts time spent suspended */
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+static uint64_t nanoseconds(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static uint64_t boottime(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec; /* nanoseconds */
+static int64_t milliseconds(void) { /* like poll, this neither jumps with the wall clock nor counts time suspended */
+    return (int64_t)(nanoseconds(CLOCK_MONOTONIC) / 1000000);
 }
 
 /* The events that are there, 0 once the deadline has passed. */
@@ -137,14 +135,14 @@ static int read_request(void) {
     size_t body;
     /* What is given from now on isn't in a GC's list, and an agent in a PID namespace can't see since when we run. */
     if (verb == GC) {
-        const char *now = decimal(digits + sizeof digits, boottime(), 1);
-        char *at = stpcpy(stpcpy((char *)request + HEADER, "CNI_ALLOTMENT_STARTED="), now);
+        char *at = stpcpy((char *)request + HEADER, "CNI_ALLOTMENT_STARTED=");
+        at = stpcpy(at, decimal(digits + sizeof digits, nanoseconds(CLOCK_BOOTTIME), 1));
         request_size = (size_t)(at + 1 - (char *)request);
     }
     for (char **variable = environ; *variable; variable++) {
-        if (strncmp(*variable, "CNI_", 4) || !strchr(*variable, '=')) continue;
-        if (!strncmp(*variable, "CNI_ALLOTMENT_", 14)) continue;
         size_t size = strlen(*variable) + 1;
+        if (strncmp(*variable, "CNI_", 4) || !strchr(*variable, '=')) continue;
+        if (!strncmp(*variable, "CNI_ALLOTMENT_", 14)) continue; /* only ours to say */
         if (size > LIMIT - request_size) return FAIL(CODE_ENVIRONMENT, "the CNI_* variables take more than 1 MiB");
         memcpy(request + request_size, *variable, size);
         request_size += size;
@@ -239,9 +237,9 @@ static const char *spool(void) {
     memcpy(entry, "ALS1\0\1\0\0", 8);
     if (boot < 0 || read(boot, entry + 8, 36) != 36) return "the boot ID cannot be read";
     /* The stamp is of now, not of our start: a lease given while we waited is one that this DEL means, too. */
-    uint64_t nanoseconds = boottime();
-    put(entry + 44, nanoseconds, 8);
-    const char *when = decimal(stamp + sizeof stamp, nanoseconds, 20);
+    uint64_t now = nanoseconds(CLOCK_BOOTTIME);
+    put(entry + 44, now, 8);
+    const char *when = decimal(stamp + sizeof stamp, now, 20);
     const char *who = decimal(process + sizeof process, (uint64_t)getpid(), 1);
     stpcpy(stpcpy(stpcpy(stpcpy(temporary, ".tmp-"), who), "-"), when);
     stpcpy(stpcpy(stpcpy(stpcpy(final, when), "-"), who), ".del");
