@@ -16,6 +16,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 BIN := .venv/bin
 IMAGE ?= allotment:latest
 BUILDER ?= $(firstword $(foreach tool,buildah podman docker,$(shell command -v $(tool))))
+# Tests mostly wait for something; WORKERS=1 runs them one after the other.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 ALLOWED := $(if $(filter 0,$(shell id -u)),, and not root)
 
 .PHONY: help
@@ -28,15 +31,15 @@ demo: packages venv ## See what Allotment does, on this machine, in a minute (ro
 
 .PHONY: test
 test: packages venv ## Run all tests but the slow ones; without root, those that don't need it
-	$(BIN)/python -m pytest -m "not slow$(ALLOWED)"
+	$(PYTEST) -m "not slow$(ALLOWED)"
 
 .PHONY: test-quick
 test-quick: venv ## Run the unit and property tests alone
-	$(BIN)/python -m pytest -q -m "not slow and not root" tests/unit tests/property tests/repo
+	$(PYTEST) -q -m "not slow and not root" tests/unit tests/property tests/repo
 
 .PHONY: test-slow
 test-slow: packages venv ## Run the slow tests alone
-	$(BIN)/python -m pytest -m "slow$(ALLOWED)"
+	$(PYTEST) -m "slow$(ALLOWED)"
 
 .PHONY: bench
 bench: packages venv ## Measure, side by side with others, against the bars (root)

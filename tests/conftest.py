@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 # One API server and one cluster for all tests, wherever they are: two conftests would make two of each.
 from cluster.fixtures import api_server, cluster, crds  # noqa: F401  # fixtures
 
-if TYPE_CHECKING:
-    import pytest
+_TESTS = Path(__file__).parent
+_CLUSTERS = _TESTS / "cluster"
 
 
 def pytest_configure() -> None:
@@ -26,5 +28,16 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the slow tests last: what is quickly found wrong is quickly told."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    """Run the slow tests last: what is quickly found wrong is quickly told.
+
+    With several workers (`pytest -n`) the tests of a file stay together, as what they share is made once for each
+    worker; and those of whole clusters, of which two at once would keep each other waiting.
+    """
+    items.sort(key=_slow)
+    for item in items:
+        group = "clusters" if item.path.parent == _CLUSTERS else str(item.path.relative_to(_TESTS))
+        item.add_marker(pytest.mark.xdist_group(f"{group}, slow" if _slow(item) else group))
+
+
+def _slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
