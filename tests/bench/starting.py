@@ -52,7 +52,6 @@ def pods(stage: Stage) -> Outcome:
     resident = outcome.reading("pods", "agent's resident memory, from its image", "Allotment", "MiB")
     with Cluster(*BLOCKS, pod_network=False) as cluster:
         Installation(cluster, stage.folder, BLOCKS)
-        until(lambda: all(map(cluster.ready, BLOCKS)), "the nodes don't get ready", limit=_LONGEST)
         for node in cluster.nodes.values():
             _prepare(node)
         for number in range(2 if stage.quick else max(3, stage.rounds // 3)):

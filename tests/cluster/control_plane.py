@@ -27,6 +27,8 @@ from cluster.pki import Authority
 from cluster.processes import Port, Program, until_true
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cluster.fabric import Place
 
 __all__ = ["ApiServer", "Audited", "ControlPlane", "KubectlError"]
@@ -89,17 +91,38 @@ class ApiServer(Access):
         if self._server is not None:
             return
         self._server = Program("kube-apiserver", self._command, log=self.log("apiserver"), within=self._within)
-        until_true(
-            lambda: self.request("GET", "/readyz")[0] == 200,
-            "the API server is not ready",
-            of=(self._etcd, self._server),
-        )
+        programs = (self._etcd, self._server)
+        until_true(lambda: self.request("GET", "/readyz")[0] == 200, "the API server is not ready", of=programs)
+        # Custom resources come later, each by itself: until then it has none, or "storage is (re)initializing".
+        until_true(self._serves_custom_resources, "the API server does not serve its custom resources", of=programs)
+
+    def _serves_custom_resources(self) -> bool:
+        status, found = self.request("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
+        if status != 200:
+            return False
+        specs = [definition["spec"] for definition in found["items"]]
+        paths = [
+            f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}?limit=1"
+            for spec in specs
+            for version in spec["versions"]
+            if version["served"]
+        ]
+        return all(self.request("GET", path)[0] == 200 for path in paths)
 
     def stop(self) -> None:
         """Kill the API server: connections end, and new ones are refused until `start`."""
         if self._server is not None:
             self._server.end(signal.SIGKILL)
             self._server = None
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """It is stopped within."""
+        self.stop()
+        try:
+            yield
+        finally:
+            self.start()
 
     def hang(self) -> None:
         """Stop the API server in its tracks: connections stay, new ones are taken up, and nothing is answered."""

@@ -39,6 +39,10 @@ _BOOT_ID_VOLUME = {
 }
 
 
+_READY = 240.0
+"""Seconds until all nodes have to be ready."""
+
+
 class Installation:
     """The agents of a cluster, and one network whose blocks the nodes have; `blocks` are by node.
 
@@ -78,6 +82,8 @@ class Installation:
         [self.network] = [one for one in cluster.get("networks") if one["metadata"]["name"] == NETWORK]
         for node, cidrs in blocks.items():
             self._make(allocation(self.network, node, *cidrs))
+        # A node is ready once its runtime finds a configuration, which goes in once the agent can give addresses.
+        until(lambda: all(map(cluster.ready, blocks)), "the nodes don't get ready", limit=_READY)
 
     def _make(self, item: dict) -> None:
         # A kind that was just made answers 404 and 429 for a moment.

@@ -22,10 +22,7 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def installed(cluster, tmp_path_factory):
-    installed = Installation(cluster, tmp_path_factory.mktemp("installation"), BLOCKS)
-    # A node is ready once its runtime finds a configuration, which goes in once the agent can give addresses.
-    until(lambda: cluster.ready("n1") and cluster.ready("n2"), "the nodes don't get ready", limit=180)
-    return installed
+    return Installation(cluster, tmp_path_factory.mktemp("installation"), BLOCKS)
 
 
 def test_sixty_pods_start_with_their_ledgers_addresses_and_give_them_back(cluster, installed):

@@ -55,9 +55,7 @@ def cluster():
 
 @pytest.fixture
 def installed(cluster, tmp_path):
-    installed = Installation(cluster, tmp_path, BLOCKS)
-    until(lambda: cluster.ready("n1") and cluster.ready("n2"), "the nodes don't get ready", limit=240)
-    return installed
+    return Installation(cluster, tmp_path, BLOCKS)
 
 
 @pytest.fixture

@@ -44,9 +44,7 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def installed(cluster, tmp_path_factory):
-    installed = Installation(cluster, tmp_path_factory.mktemp("installation"), BLOCKS, dual=True)
-    until(lambda: cluster.ready("n1") and cluster.ready("n2"), "the nodes don't get ready", limit=180)
-    return installed
+    return Installation(cluster, tmp_path_factory.mktemp("installation"), BLOCKS, dual=True)
 
 
 def test_pods_of_a_node_reach_each_other_in_both_families_under_their_own_addresses(cluster, installed):

@@ -7,18 +7,12 @@ import itertools
 
 import pytest
 
-from kube.cluster_agent import ClusterAgent, add_node, delete, install, patch
+from kube.cluster_agent import ClusterAgent, add_node, delete, patch
 from nodes import until
 
-__all__ = ["agent", "name", "server"]
+__all__ = ["agent", "name"]
 
 _NUMBERS = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def server(crds):
-    install(crds)
-    return crds
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import urllib.request
 import pytest
 
 from agents import PATIENCE, now, told
-from kube.agent_fixtures import name, server
+from kube.agent_fixtures import name
 from kube.cluster_agent import GUARD, OURS, ClusterAgent, allocation, create, delete, get, network, patch
 from kube.line import Line
 from kube.proxy import Proxy
 from nodes import until
 
-__all__ = ["name", "server"]
+__all__ = ["name"]
 
 ALLOCATIONS = "/allocations"
 OWN = r"/allocations\?"

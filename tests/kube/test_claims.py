@@ -3,7 +3,6 @@
 The controller's part is played by `claim_controller`; the agents have real tokens and are under the policy.
 """
 
-import contextlib
 import itertools
 import json
 
@@ -22,7 +21,6 @@ from kube.cluster_agent import (
     create,
     delete,
     get,
-    install,
     network,
     object_,
     patch,
@@ -32,12 +30,6 @@ from nodes import until
 
 _NUMBERS = itertools.count(1)
 API = "/apis/allotment.dev/v1alpha1"
-
-
-@pytest.fixture(scope="module")
-def server(crds):
-    install(crds)
-    return crds
 
 
 @pytest.fixture(scope="module")
@@ -142,15 +134,6 @@ def shim(agent, verb, container, net, namespace, *, timeout_ms=None, **more):
         timeout_ms=timeout_ms,
         CNI_ARGS=arguments(container, namespace, **more),
     )
-
-
-@contextlib.contextmanager
-def without(server):
-    server.stop()
-    try:
-        yield
-    finally:
-        server.start()
 
 
 def given(agent, container, net, namespace, **more):
@@ -262,7 +245,7 @@ def test_without_the_api_server_a_del_is_done_and_the_claim_goes_later(server, n
     net, space = flat(server, name), f"n{name}"
     given(agent, "c1", net, space)
     given(agent, "c2", net, space)
-    with without(server):
+    with server.away():
         released(agent, "c1", net, space)
         assert {container for _, container in agent.held()} == {"c2"}
         assert refused(agent, "c3", net, space)["code"] == 11

@@ -1,17 +1,16 @@
 """The agent against a real API server, with a real token and under the policy that is installed with it."""
 
-import contextlib
 import itertools
 import json
 
 import pytest
 
 from agents import told
-from kube.agent_fixtures import agent, name, server
+from kube.agent_fixtures import agent, name
 from kube.cluster_agent import ACCOUNT, GUARD, NAMESPACE, OURS, allocation, create, delete, get, network, patch
 from nodes import until
 
-__all__ = ["agent", "name", "server"]
+__all__ = ["agent", "name"]
 
 
 def finalizers(server, allocation_name):
@@ -143,7 +142,7 @@ def test_without_the_api_server_everything_goes_on_also_after_a_restart(server, 
     agent.start()
     net = admitted(server, name)
     before = given(agent, "c1", net)
-    with without(server):
+    with server.away():
         assert given(agent, "c1", net) == before
         assert given(agent, "c2", net)
         assert not agent.ask("DEL", "c2", network=net).exit_code
@@ -161,20 +160,11 @@ def test_history_that_is_compacted_away_is_read_anew(server, name, agent):
     agent.start()
     net = admitted(server, name)
     given(agent, "c1", net)
-    with without(server):
+    with server.away():
         pass
     server.compact()
     delete(server, "allocations", f"{net}.{name}")
     assert until_refused(agent, net)["code"] == 7
-
-
-@contextlib.contextmanager
-def without(server):
-    server.stop()
-    try:
-        yield
-    finally:
-        server.start()
 
 
 # -- the policy

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from agents import told
-from kube.agent_fixtures import name, server
+from kube.agent_fixtures import name
 from kube.cluster_agent import (
     ACCOUNT,
     GUARD,
@@ -21,7 +21,7 @@ from kube.cluster_agent import (
 )
 from nodes import until
 
-__all__ = ["agent", "name", "server"]
+__all__ = ["agent", "name"]
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from agents import PATIENCE, told
 from allotment.addressing.address import parse_address
 from allotment.cri.messages import Sandbox
 from allotment.testing.cri import FakeRuntime
-from kube.agent_fixtures import agent, name, server
+from kube.agent_fixtures import agent, name
 from kube.cluster_agent import ClusterAgent, allocation, create, delete, get, network, patch
 from nodes import until
 
-__all__ = ["agent", "name", "server"]
+__all__ = ["agent", "name"]
 
 
 @pytest.fixture(scope="module", autouse=True)

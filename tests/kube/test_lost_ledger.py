@@ -1,6 +1,5 @@
 """A ledger that is lost in a cluster: made again from what the runtime tells, with and without an API server (I15)."""
 
-import contextlib
 import itertools
 import json
 import shutil
@@ -12,17 +11,11 @@ from allotment.addressing.address import parse_address
 from allotment.cni.exchange import SPOOL
 from allotment.cri.messages import Sandbox
 from allotment.testing.cri import FakeRuntime, Fault
-from kube.cluster_agent import ClusterAgent, add_node, allocation, create, delete, get, install, network, patch
+from kube.cluster_agent import ClusterAgent, add_node, allocation, create, delete, get, network, patch
 from nodes import until
 
 _NUMBERS = itertools.count(1)
 BLOCK = "10.73.0.0/26"
-
-
-@pytest.fixture(scope="module")
-def server(crds):
-    install(crds)
-    return crds
 
 
 @pytest.fixture
@@ -130,7 +123,7 @@ def test_without_the_api_server_it_waits_for_its_blocks_and_says_so(server, agen
     until_serving(agent, net)
     given = run_pods(agent, runtime, net, "c1", "c2")
     lose(agent)
-    with without(server):
+    with server.away():
         agent.launch()
         assert agent.await_notice("STATUS", content="which blocks are this node's isn't known"), agent.log()
         message = json.loads(agent.ask("ADD", "new", network=net).body)["msg"]
@@ -184,12 +177,3 @@ def test_an_api_server_that_knows_no_pods_at_all_frees_nothing(agent, runtime, n
         new = run_pods(agent, runtime, net, *(f"{forget.__name__.strip('<>')}{number}" for number in range(15)))
         assert not set(new.values()) & set(given.values())
         given |= new
-
-
-@contextlib.contextmanager
-def without(server):
-    server.stop()
-    try:
-        yield
-    finally:
-        server.start()

@@ -17,8 +17,7 @@ import pytest
 import containerd
 from agents import shim_binary
 from crio import rig as crio
-from keeping import BuildError
-from kube.cluster_agent import ClusterAgent, add_node, allocation, create, delete, install, network, patch
+from kube.cluster_agent import ClusterAgent, add_node, allocation, create, delete, network, patch
 from nodes import until
 from reference.fixtures import reference_plugins  # noqa: F401  # a fixture
 
@@ -132,17 +131,16 @@ async def together(work, names):
 
 
 @pytest.fixture(scope="module")
-def server(crds):
-    install(crds)
-    add_node(crds, NODE)
+def server(server):
+    add_node(server, NODE)
     subnets = [{"cidr": "10.74.0.0/16", "hostPrefixLength": 24}, {"cidr": "fd74::/48", "hostPrefixLength": 64}]
-    made = create(crds, network(NET, subnets=subnets))
-    create(crds, allocation(made, NODE, "10.74.3.0/24", "fd74:0:0:3::/64"))
-    yield crds
+    made = create(server, network(NET, subnets=subnets))
+    create(server, allocation(made, NODE, "10.74.3.0/24", "fd74:0:0:3::/64"))
+    yield server
     for plural, name in (("allocations", f"{NET}.{NODE}"), ("networks", NET)):
-        patch(crds, plural, name, {"metadata": {"finalizers": []}})
-        delete(crds, plural, name)
-    crds.kubectl("delete", "node", NODE)
+        patch(server, plural, name, {"metadata": {"finalizers": []}})
+        delete(server, plural, name)
+    server.kubectl("delete", "node", NODE)
 
 
 @pytest.fixture(scope="module", params=list(PODS))
@@ -158,10 +156,7 @@ def node(launcher, server, reference_plugins, tmp_path_factory, request):  # noq
         agent = stack.enter_context(ClusterAgent(launcher, server, NODE))
         environment = {"ALLOTMENT_SOCKET": str(agent.socket), "ALLOTMENT_TIMEOUT_MS": "5000"}
         kind = containerd.Containerd if module is containerd else crio.Crio
-        try:
-            runtime = stack.enter_context(kind(plugins=plugins, conf=CONF, environment=environment))
-        except BuildError as error:
-            pytest.skip(f"no {request.param} to be had: {error}")
+        runtime = stack.enter_context(kind(plugins=plugins, conf=CONF, environment=environment))
         agent._runner = [str(ENTERING), str(runtime.pid), "allotment.cli"]
         agent._flags += ["--runtime-socket", runtime.runtime.socket]
         node = PodNode(agent, runtime, server)
@@ -220,13 +215,10 @@ def test_pods_that_are_deleted_meanwhile_are_gone(node):
 def test_without_the_api_server_it_waits_and_then_all_are_back(node):
     before = node.leases()
     node.lose("stopped")
-    node.server.stop()
-    try:
+    with node.server.away():
         node.agent.launch()
         assert node.agent.await_notice("STATUS", content="which blocks are this node's isn't known"), node.agent.log()
         assert json.loads(node.agent.ask("STATUS", network=NET).body)["code"] == 50
-    finally:
-        node.server.start()
     assert node.agent.await_notice("READY"), node.agent.log()
     until(lambda: not node.agent.ask("STATUS", network=NET).exit_code, "it does not serve")
     assert node.leases() == before
