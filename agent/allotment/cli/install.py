@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "BIN_DIR",
+    "CONF_DIR",
     "PLUGIN_NAME",
     "configure",
     "is_shim",
@@ -47,6 +49,10 @@ _SHIM_MARK: Final = b"ALLOTMENT_SOCKET"
 """In every version of the shim: the environment variable that overrides the socket's path."""
 
 _ANSWER_SECONDS: Final = 5.0
+BIN_DIR: Final = Path("/opt/cni/bin")
+CONF_DIR: Final = Path("/etc/cni/net.d")
+"""Where runtimes look, if nobody tells them otherwise."""
+
 _PAUSE_SECONDS: Final = 0.2
 _LONGEST_PAUSE_SECONDS: Final = 2.0
 _LONGEST_WAIT: Final = 86400.0
@@ -60,17 +66,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bin-dir",
         type=Path,
-        default=Path("/opt/cni/bin"),
+        default=BIN_DIR,
         metavar="DIR",
-        help="where the runtime looks for plugins (default: /opt/cni/bin)",
+        help=f"where the runtime looks for plugins (default: {BIN_DIR})",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--conf-dir",
         type=Path,
-        default=Path("/etc/cni/net.d"),
+        default=CONF_DIR,
         metavar="DIR",
-        help="where the runtime looks for configurations (default: /etc/cni/net.d)",
+        help=f"where the runtime looks for configurations (default: {CONF_DIR})",
     )
     where.add_argument("--no-conf", action="store_true", help="install the plugin alone")
     parser.add_argument(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from allotment.addressing.errors import TryAgain
 from allotment.cli import Exit
 from allotment.cli.informant import PLACES
-from allotment.cli.install import seconds_to_wait
+from allotment.cli.install import BIN_DIR, CONF_DIR, seconds_to_wait
 from allotment.node.settings import add_arguments, load
 from allotment.observe.clock import SystemClock, read_boot_id
 
@@ -52,16 +52,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bin-dir",
         type=Path,
-        default=Path("/opt/cni/bin"),
+        default=BIN_DIR,
         metavar="DIR",
-        help="node: where the plugin is (default: /opt/cni/bin)",
+        help=f"node: where the plugin is (default: {BIN_DIR})",
     )
     parser.add_argument(
         "--conf-dir",
         type=Path,
-        default=Path("/etc/cni/net.d"),
+        default=CONF_DIR,
         metavar="DIR",
-        help="node: where configurations are (default: /etc/cni/net.d)",
+        help=f"node: where configurations are (default: {CONF_DIR})",
     )
     parser.add_argument(
         "--kubeconfig", metavar="FILE", help="cluster: the file that names it; without it, the one that this runs in"

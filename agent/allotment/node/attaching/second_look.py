@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from allotment.addressing.errors import AllotmentError
 from allotment.addressing.lease import Cause, LeaseKind, Moment
-from allotment.node.orphans.evidence import namespace_gone
+from allotment.node.orphans.evidence import namespaces_gone
 from allotment.node.orphans.verdicts import IN_THE_MAKING
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class SecondLook:
         leases = [lease for lease, _ in doubtful]
         known = await self._runtime().statuses({lease.owner.container_id for lease in leases})
         # After the runtime: a sandbox that it doesn't know yet had its namespace before.
-        gone = await asyncio.to_thread(_gone, {lease.netns for lease in leases})
+        gone = await asyncio.to_thread(namespaces_gone, {lease.netns for lease in leases})
         now = Moment(self._clock.boot, self._clock.seconds())
         over = {lease.sequence for lease in left_behind(leases, known, gone, now)}
         by_request: dict[str, list[Lease]] = {}
@@ -140,7 +140,3 @@ class SecondLook:
                     container=lease.owner.container_id,
                     pod=f"{lease.owner.pod_namespace}/{lease.owner.pod_name}",
                 )
-
-
-def _gone(paths: Iterable[str]) -> dict[str, bool | None]:
-    return {path: namespace_gone(path) for path in paths}

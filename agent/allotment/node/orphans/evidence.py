@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["namespace_gone"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["namespace_gone", "namespaces_gone"]
 
 _NOTHING_PROVEN = None
 
@@ -34,3 +38,8 @@ def namespace_gone(path: str) -> bool | None:
         return _NOTHING_PROVEN
     # A mounted namespace lies on a file system of its own; a file on the folder's is what an unmount leaves.
     return found.st_dev == folder.st_dev
+
+
+def namespaces_gone(paths: Iterable[str]) -> dict[str, bool | None]:
+    """`namespace_gone` of each; it looks at the disk."""
+    return {path: namespace_gone(path) for path in paths}

@@ -28,7 +28,7 @@ from allotment.node.notices.board import OfLease
 from allotment.node.notices.notice import pod_of
 from allotment.node.notices.table import Happened
 from allotment.node.orphans.adopter import LOOKS_TO_TELL, Adopter
-from allotment.node.orphans.evidence import namespace_gone
+from allotment.node.orphans.evidence import namespaces_gone
 from allotment.node.orphans.verdicts import (
     BETWEEN_LOOKS,
     Judged,
@@ -43,7 +43,7 @@ from allotment.node.orphans.verdicts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from structlog.typing import FilteringBoundLogger
 
@@ -227,7 +227,7 @@ class OrphanSearch:
         sandboxes = Sandboxes(frozenset(each.id for each in listed)) if isinstance(listed, tuple) else listed
         pods = self._pods() if self._pods is not None else None
         paths = {lease.netns for lease in missing(leases, _known(sandboxes), _known(pods))}
-        gone = await asyncio.to_thread(_gone, paths) if paths else {}
+        gone = await asyncio.to_thread(namespaces_gone, paths) if paths else {}
         return judge(leases, Look(at, sandboxes, pods, gone), self._verdict.suspects)
 
     async def _adopt(self, runtime: Runtime | None, listed: _Listed, leases: Sequence[Lease], at: Moment) -> None:
@@ -284,10 +284,6 @@ class OrphanSearch:
 
 def _known(source: SourceT | Unreadable | None) -> SourceT | None:
     return None if isinstance(source, Unreadable) else source
-
-
-def _gone(paths: Iterable[str]) -> Mapping[str, bool | None]:
-    return {path: namespace_gone(path) for path in paths}
 
 
 def _of_lease(freed: Judged) -> OfLease:
