@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ def files(base: Path) -> list[Path]:
     return found
 
 
+@cache
 def objects(base: Path) -> list[dict[str, Any]]:
     return [item for path in files(base) for item in yaml.safe_load_all(path.read_text())]
 
