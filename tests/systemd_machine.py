@@ -68,6 +68,8 @@ exec unshare --cgroup bash -ec '
     mount --bind /proc/sys /proc/sys
     mount -o remount,bind,ro /proc/sys
     ip link set lo up
+    mount -t tmpfs -o mode=1777 tmp /tmp
+    mount -t tmpfs -o mode=1777 tmp /var/tmp
     exec env -i container=test LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin \\
         SYSTEMD_UNIT_PATH=/etc/systemd/system SYSTEMD_LOG_TARGET=console \\
         "$SYSTEMD" --system --unit=start.target --show-status=no

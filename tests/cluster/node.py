@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cluster.control_plane import ApiServer
     from cluster.fabric import Place
 
-__all__ = ["Node", "remove_control_group"]
+__all__ = ["Node", "control_group_trees", "remove_control_group"]
 
 _INSIDE = Path(__file__).with_name("inside.py")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -272,7 +272,7 @@ class Node:
     # -- control groups, of version 1 (a tree for each controller) or 2 (one tree)
 
     def _make_control_groups(self) -> None:
-        for root in _trees():
+        for root in control_group_trees():
             group = root / self._control_group
             group.mkdir(exist_ok=True)
             if (root / "cgroup.subtree_control").exists():
@@ -287,11 +287,12 @@ class Node:
 
 def remove_control_group(name: str) -> None:
     """Remove a node's control groups, when all its processes are ending."""
-    for group in [root / name for root in _trees()]:
+    for group in [root / name for root in control_group_trees()]:
         until(lambda group=group: _removed(group), f"{group} stays")
 
 
-def _trees() -> list[Path]:
+def control_group_trees() -> list[Path]:
+    """Where the machine's control groups begin: of version 2 one tree, of version 1 one for each controller."""
     if (_CGROUPS / "cgroup.controllers").exists():
         return [_CGROUPS]
     return [path for path in _CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]

@@ -10,7 +10,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -224,7 +224,5 @@ class LedgerMachine(RuleBasedStateMachine):
         assert [row.sequence for row in rows] == self.past[::-1]
 
 
-LedgerMachine.TestCase.settings = settings(
-    max_examples=12, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+LedgerMachine.TestCase.settings = settings(max_examples=12, stateful_step_count=25, deadline=None)
 test_ledger_machine = LedgerMachine.TestCase

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allotment.observe import logs
@@ -246,7 +246,7 @@ def test_every_status_has_a_phrase_that_http_can_carry():
     assert all(status.phrase.isascii() for status in HTTPStatus)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.one_of(st.binary(max_size=40), st.sampled_from([get(), b"\r\n", b"GET / HTTP/1.1\r\n"])), max_size=8)
 )
