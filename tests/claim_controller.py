@@ -24,6 +24,7 @@ from allotment.kube.client import Client
 from allotment.kube.failures import AlreadyExists, ApiFailure, Conflict, NotFound
 from allotment.kube.reflector import Reflector
 from allotment.kube.resources import ADDRESSES, CLAIMS, NETWORKS
+from cluster.fabric import enter
 
 _STAMP = "2026-01-01T00:00:00Z"
 
@@ -164,7 +165,7 @@ class ClaimController:
             with contextlib.suppress(NotFound):
                 if (await self._client.get(CLAIMS, ref.name, namespace=ref.home)).metadata.uid == ref.uid:
                     continue
-            with contextlib.suppress(NotFound, Conflict):
+            with contextlib.suppress(NotFound):
                 await self._client.delete(ADDRESSES, held)
                 fresh = await self._client.get(ADDRESSES, held.name)
                 await self._client.patch_finalizers(ADDRESSES, fresh, ())
@@ -172,13 +173,17 @@ class ClaimController:
 
 
 class InThread:
-    """A ClaimController in a thread of its own, of the API server that `access` leads to; a context manager."""
+    """A ClaimController in a thread of its own, of the API server that `access` leads to; a context manager.
 
-    def __init__(self, access, clock):
+    `netns` is the network namespace in which it works, a path; this process's own if None.
+    """
+
+    def __init__(self, access, clock, *, netns=None):
         self._access = access
         self._clock = clock
+        self._netns = netns
         self._started = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self._thread = threading.Thread(target=self._work, daemon=True)
 
     def __enter__(self):
         self._thread.start()
@@ -192,6 +197,11 @@ class InThread:
     def set(self, **switches):
         """Turn switches of the controller."""
         self._loop.call_soon_threadsafe(lambda: self.controller.set(**switches))
+
+    def _work(self):
+        if self._netns is not None:
+            enter(self._netns)
+        asyncio.run(self._run())
 
     async def _run(self):
         self._loop = asyncio.get_running_loop()

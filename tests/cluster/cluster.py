@@ -42,7 +42,7 @@ class Cluster:
         with contextlib.ExitStack() as stack:
             self.folder = Path(tempfile.mkdtemp(prefix="al-cluster-"))
             stack.callback(shutil.rmtree, self.folder)
-            fabric = Fabric(nodes or ("n1", "n2"))
+            self.fabric = fabric = Fabric(nodes or ("n1", "n2"))
             stack.callback(fabric.close)
             groups = {name: f"{self.folder.name}-{name}" for name in fabric.nodes}
             self._control_plane = ControlPlane(fabric.control_plane)

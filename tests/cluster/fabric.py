@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["SERVICES", "Fabric", "Place", "connect"]
+__all__ = ["SERVICES", "Fabric", "Place", "connect", "enter"]
 
 SERVICES = ("10.96.0.0/16", "fd00:96::/112")
 """What Services get their addresses from."""
@@ -77,6 +77,16 @@ class Fabric:
     def close(self) -> None:
         self._namespaces.__exit__()
 
+    def add_flat_links(self) -> None:
+        """Give each node a link `eth1`, all on one more bridge: what a flat network of pods goes over."""
+        self._bridge.ip("link add br1 type bridge\nlink set br1 up\n")
+        for place in self.nodes.values():
+            port = f"flat{place.number}"
+            self._bridge.ip(
+                f"link add {port} type veth peer name eth1 netns {place.netns}\nlink set {port} master br1 up\n"
+            )
+            place.ip("link set eth1 up\n")
+
     def _place(self, name: str, number: int) -> Place:
         place = Place(name, number, self._namespaces.make(name=name))
         self._bridge.ip(
@@ -103,16 +113,21 @@ class Fabric:
                     place.ip(f"route add {v4} via {other.address}\nroute add {v6} via {other.address6}\n")
 
 
+def enter(netns: Path) -> None:
+    """Move this thread into a network namespace: the sockets that it makes from now on are there. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with netns.open() as file:
+        if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
 def connect(netns: Path, address: tuple[str, int], *, timeout: float) -> socket.socket:
     """A TCP connection made inside a network namespace, where it stays. Raises OSError."""
     found: list[socket.socket | OSError] = []
 
     def make() -> None:
         try:
-            libc = ctypes.CDLL(None, use_errno=True)
-            with netns.open() as file:
-                if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
-                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            enter(netns)
             found.append(socket.create_connection(address, timeout=timeout))
         except OSError as error:
             found.append(error)

@@ -78,14 +78,15 @@ class Installation:
         subnets = [{"cidr": "10.81.0.0/16", "hostPrefixLength": 24}]
         if dual:
             subnets.append({"cidr": "fd00:81::/96", "hostPrefixLength": 112})
-        self._make(network(NETWORK, subnets=subnets))
+        self.make(network(NETWORK, subnets=subnets))
         [self.network] = [one for one in cluster.get("networks") if one["metadata"]["name"] == NETWORK]
         for node, cidrs in blocks.items():
-            self._make(allocation(self.network, node, *cidrs))
+            self.make(allocation(self.network, node, *cidrs))
         # A node is ready once its runtime finds a configuration, which goes in once the agent can give addresses.
         until(lambda: all(map(cluster.ready, blocks)), "the nodes don't get ready", limit=_READY)
 
-    def _make(self, item: dict) -> None:
+    def make(self, item: dict) -> None:
+        """Have the API server have an object."""
         # A kind that was just made answers 404 and 429 for a moment.
         until(lambda: self._made(item), f"{item['kind']} {item['metadata']['name']} can't be made")
 

@@ -197,7 +197,7 @@ def test_a_test_run_that_is_ended_leaves_nothing_behind(tmp_path):
     command = [sys.executable, "-m", "pytest", "-q", f"{__file__}::{test_it_answers_kubectl_and_requests.__name__}"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as process:
-        until(lambda: list(tmp_path.glob("al-api-*/etcd.sock")), "no API server is started")
+        until(lambda: list(tmp_path.glob("al-run-*/al-api-*/etcd.sock")), "no API server is started")
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert process.returncode == pytest.ExitCode.INTERRUPTED

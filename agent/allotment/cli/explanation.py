@@ -130,7 +130,7 @@ def _state(facts: AddressFacts, now: datetime) -> str:
         case StateKind.CLAIMED:
             return (
                 f"{facts.address} is held by nobody on this node {where}, which gives by Claim: a pod of another node "
-                "may hold it. `kubectl get ipaddresses` says."
+                "may hold it. `kubectl get ipaddresses.allotment.dev` says."
             )
         case StateKind.UNASSIGNED:
             return f"{facts.address} belongs to network {facts.network}, but to no block of this node{_subnet(facts)}."
