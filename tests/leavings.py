@@ -21,9 +21,10 @@ def begin() -> Path:
     """Have whatever is temporary, of this process and those that it starts, be made in a folder; its path."""
     # What pytest keeps of tests that failed stays where it always is.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-    folder = tempfile.mkdtemp(prefix="al-run-")
-    os.environ["TMPDIR"] = tempfile.tempdir = folder
-    return Path(folder)
+    folder = Path(tempfile.mkdtemp(prefix="al-run-"))
+    folder.chmod(0o755)  # some tests are about other users
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    return folder
 
 
 def sweep(folder: Path) -> None:
