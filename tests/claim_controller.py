@@ -1,4 +1,4 @@
-"""The controller's part in a pod's Claim (ADR 0011), as a double with switches: it binds Claims to IPAddresses.
+"""The controller's part in a pod's Claim (ADR 0011, 0013), as a double with switches: it binds Claims to IPAddresses.
 
     async with Client(access, clock) as client:
         controller = ClaimController(client, clock)
@@ -12,6 +12,7 @@ import contextlib
 import threading
 
 import structlog
+from msgspec.structs import replace
 
 from allotment.addressing.address import Address, parse_address
 from allotment.addressing.edges import unusable
@@ -19,7 +20,7 @@ from allotment.addressing.intervals import IntervalSet
 from allotment.api.claim import AllocationRef, ClaimStatus
 from allotment.api.meta import HELD_FINALIZER, Condition, ObjectMeta
 from allotment.api.names import address_name, pool_name
-from allotment.api.numbered import ClaimRef, IPAddress, IPAddressSpec
+from allotment.api.numbered import ClaimRef, IPAddress, IPAddressSpec, VMRef
 from allotment.kube.client import Client
 from allotment.kube.failures import AlreadyExists, ApiFailure, Conflict, NotFound
 from allotment.kube.reflector import Reflector
@@ -33,7 +34,8 @@ class ClaimController:
     """Binds each Claim of a network's pool to the lowest address that is free, and frees what is let go.
 
     Switches: `idle` does nothing at all; `exhausted` is what every Claim is told (empty: nothing); `draining` likewise;
-    `dies_half_way` makes the IPAddress and never comes to the status.
+    `dies_half_way` makes the IPAddress and never comes to the status. `vms` are the virtual machines that exist, as
+    (namespace, name); `persistence` is that of the IPAMConfig.
     """
 
     def __init__(self, client, clock):
@@ -45,6 +47,8 @@ class ClaimController:
         self.exhausted = ""
         self.draining = ""
         self.dies_half_way = False
+        self.vms = frozenset()
+        self.persistence = True
         self.problems = []
 
     def set(self, **switches):
@@ -73,6 +77,7 @@ class ClaimController:
                 for claim in list(self._claims.values()):
                     await self._bind(claim)
                 await self._release()
+                await self._say_roles()
             except ApiFailure as failure:
                 self.problems.append(failure.message)
                 asyncio.get_running_loop().call_later(0.2, self._wake.set)
@@ -96,7 +101,12 @@ class ClaimController:
             reason = "PoolExhausted" if self.exhausted else "PoolDraining"
             await self._refuse(claim, reason, self.exhausted or self.draining)
             return
-        found = await self._held_by(claim) or await self._make(claim, network, subnets)
+        found = await self._held_by(claim)
+        if found is None and claim.spec.vm:
+            found, refused = await self._join(claim)
+            if refused:
+                return
+        found = found or await self._make(claim, network, subnets)
         if found is None or self.dies_half_way:
             return
         live = await self._client.get(NETWORKS, network.name)
@@ -106,6 +116,7 @@ class ClaimController:
         status = ClaimStatus(
             value=found.spec.address,
             allocation_ref=AllocationRef(kind="IPAddress", name=found.name),
+            role=_role(found, claim),
             conditions=(Condition("Allocated", "True", "Allocated", "", _STAMP),),
         )
         with contextlib.suppress(Conflict, NotFound):
@@ -119,9 +130,41 @@ class ClaimController:
 
     async def _held_by(self, claim):
         for held in (await self._client.list(ADDRESSES)).items:
-            if held.spec.claim_ref is not None and held.spec.claim_ref.uid == claim.metadata.uid:
+            if claim.metadata.uid in _holders(held):
                 return held
         return None
+
+    async def _join(self, claim):
+        """A place at the address that the Claim's VM has already, None where it has none; and whether it is refused."""
+        pool, vm = claim.spec.pool_ref.name, _vm_ref(claim)
+        of_vm = [held for held in (await self._client.list(ADDRESSES)).items if held.spec.vm == vm]
+        of_vm = [held for held in of_vm if _network_of(held.spec.pool_ref.name) == _network_of(pool)]
+        if any(self._full(held, claim) for held in of_vm):
+            text = f"virtual machine {vm.namespace}/{vm.name} has an active and a standby attachment already"
+            await self._refuse(claim, "StandbyTaken", text)
+            return None, True
+        mine = next((held for held in of_vm if held.spec.pool_ref.name == pool), None)
+        if mine is None:
+            return None, False
+        if claim.spec.value not in {None, mine.spec.address}:
+            if mine.spec.claim_ref is None:
+                await self._free(mine)
+                return None, False
+            text = f"virtual machine {vm.namespace}/{vm.name} holds {mine.spec.address}"
+            await self._refuse(claim, "ValueUnavailable", text)
+            return None, True
+        field = "claimRef" if mine.spec.claim_ref is None else "standbyRef"
+        return await self._point(mine, **{field: _ref(claim)}), False
+
+    def _full(self, held, claim):
+        """Whether two other attachments have both places: in the other family, too, none is left for this one then."""
+        holders = _holders(held)
+        theirs = [each.spec.pod for each in self._claims.values() if each.metadata.uid in holders]
+        sandbox = (claim.spec.pod.container_id, claim.spec.pod.interface)
+        return len(holders) == 2 and sandbox not in {(pod.container_id, pod.interface) for pod in theirs}
+
+    async def _point(self, held, **refs):
+        return await self._client.patch(ADDRESSES, held, {"spec": refs})
 
     async def _make(self, claim, network, subnets):
         for address in self._candidates(claim, subnets):
@@ -145,7 +188,6 @@ class ClaimController:
                     yield address
 
     def _address(self, claim, network, address):
-        pod = claim.spec.pod
         return IPAddress(
             metadata=ObjectMeta(name=address_name(claim.spec.pool_ref.name, address), finalizers=(HELD_FINALIZER,)),
             spec=IPAddressSpec(
@@ -153,23 +195,88 @@ class ClaimController:
                 claim_ref=ClaimRef(claim.name, namespace=claim.metadata.namespace, uid=claim.metadata.uid),
                 network_uid=network.metadata.uid,
                 address=str(address),
-                handle=f"{network.name}.{pod.container_id}" if pod else "",
+                handle=_handle(network, claim),
+                vm=_vm_ref(claim),
             ),
         )
 
     async def _release(self):
         for held in (await self._client.list(ADDRESSES)).items:
-            ref = held.spec.claim_ref
-            if ref is None or any(claim.metadata.uid == ref.uid for claim in self._claims.values()):
-                continue
+            spec = held.spec
             with contextlib.suppress(NotFound):
-                if (await self._client.get(CLAIMS, ref.name, namespace=ref.home)).metadata.uid == ref.uid:
+                if spec.standby_ref is not None and await self._is_gone(spec.standby_ref):
+                    await self._point(held, standbyRef=None)
+                elif spec.claim_ref is None:
+                    if spec.vm is not None and not await self._keeps(held):
+                        await self._free(held)
+                elif not await self._is_gone(spec.claim_ref):
                     continue
-            with contextlib.suppress(NotFound):
-                await self._client.delete(ADDRESSES, held)
-                fresh = await self._client.get(ADDRESSES, held.name)
-                await self._client.patch_finalizers(ADDRESSES, fresh, ())
-                self._wake.set()  # somebody may have waited for it
+                elif spec.standby_ref is not None:  # one write: the address is never free in between
+                    await self._point(held, claimRef=spec.standby_ref, standbyRef=None)
+                elif spec.vm is not None and await self._keeps(held):
+                    await self._point(held, claimRef=None)
+                else:
+                    await self._free(held)
+
+    async def _is_gone(self, ref):
+        if any(claim.metadata.uid == ref.uid for claim in self._claims.values()):
+            return False
+        try:
+            return (await self._client.get(CLAIMS, ref.name, namespace=ref.home)).metadata.uid != ref.uid
+        except NotFound:
+            return True
+
+    async def _keeps(self, held):
+        """Whether an address that nobody holds is kept for its VM."""
+        networks = (await self._client.list(NETWORKS)).items
+        there = any(each.metadata.uid == held.spec.network_uid and not each.metadata.deleting for each in networks)
+        return there and self.persistence and (held.spec.vm.namespace, held.spec.vm.name) in self.vms
+
+    async def _free(self, held):
+        await self._client.delete(ADDRESSES, held)
+        fresh = await self._client.get(ADDRESSES, held.name)
+        await self._client.patch_finalizers(ADDRESSES, fresh, ())
+        self._wake.set()  # somebody may have waited for it
+
+    async def _say_roles(self):
+        for held in (await self._client.list(ADDRESSES)).items:
+            for claim in self._claims.values():
+                role = _role(held, claim)
+                if role and claim.status.value and claim.status.role != role:
+                    with contextlib.suppress(Conflict, NotFound):
+                        await self._client.patch_status(CLAIMS, claim, replace(claim.status, role=role))
+
+
+def _network_of(pool):
+    return pool.rpartition(".v")[0]
+
+
+def _vm_ref(claim):
+    if not claim.spec.vm:
+        return None
+    return VMRef(namespace=claim.metadata.namespace, name=claim.spec.vm, interface=claim.spec.pod.interface)
+
+
+def _handle(network, claim):
+    if claim.spec.vm:
+        return f"{network.name}.{claim.metadata.namespace}-{claim.spec.vm}"
+    return f"{network.name}.{claim.spec.pod.container_id}" if claim.spec.pod else ""
+
+
+def _ref(claim):
+    return {"kind": "Claim", "name": claim.name, "namespace": claim.metadata.namespace, "uid": claim.metadata.uid}
+
+
+def _holders(held):
+    return [ref.uid for ref in (held.spec.claim_ref, held.spec.standby_ref) if ref is not None]
+
+
+def _role(held, claim):
+    """What the Claim is to the address of its VM; None to any other."""
+    if held.spec.vm is None or claim.metadata.uid not in _holders(held):
+        return None
+    active = held.spec.claim_ref is not None and held.spec.claim_ref.uid == claim.metadata.uid
+    return "Active" if active else "Standby"
 
 
 class InThread:

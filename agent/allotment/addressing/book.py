@@ -13,11 +13,11 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from allotment.addressing.choosing import Choice, choose, take_claimed, to_claim
-from allotment.addressing.errors import InternalError, UnknownNetwork
+from allotment.addressing.decisions import Ask, BookState, Claimed, Proposal, Removal
+from allotment.addressing.errors import InternalError, TryAgain, UnknownNetwork
 from allotment.addressing.holdings import Holdings
 from allotment.addressing.index import LeaseIndex, shared_owner
 from allotment.addressing.lease import Cause, Granted, Lease, Moment, Released, Rest
@@ -37,74 +37,6 @@ __all__ = ["HOUSEKEEPING", "Ask", "BookState", "Claimed", "LeaseBook", "Proposal
 
 HOUSEKEEPING = 2048
 """How many rests one call of `housekeeping` looks at, at most about."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A request for addresses: by whom, with which network namespace path as evidence, and which ones.
-
-    `requested` names at most one address per family; the other family is chosen. `one_block` keeps all leases of the
-    network in one block per family, because the bridge plugin refuses a second gateway.
-    """
-
-    owner: Owner
-    netns: str = ""
-    requested: tuple[Address, ...] = ()
-    one_block: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """An address that an owner has already, as somebody else than the ledger knows."""
-
-    owner: Owner
-    address: Address
-    netns: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """What the ledger must write before the leases are real. Its addresses are held until `commit` or `cancel`."""
-
-    changes: tuple[Granted, ...]
-
-    @property
-    def leases(self) -> tuple[Lease, ...]:
-        """The leases, IPv4 first."""
-        return tuple(change.lease for change in self.changes)
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """What the ledger must write before the leases are over. Until then they are in force, but nobody else's to end."""
-
-    changes: tuple[Released, ...]
-
-    @property
-    def leases(self) -> tuple[Lease, ...]:
-        """The leases that end."""
-        return tuple(change.lease for change in self.changes)
-
-
-@dataclass(frozen=True, slots=True)
-class BookState:
-    """All that the disk must hold. `sequence` is the highest number that was ever given to a lease."""
-
-    leases: tuple[Lease, ...] = ()
-    rests: tuple[Rest, ...] = ()
-    sequence: int = 0
-
-    def canonical(self) -> BookState:
-        """The same state in the one form that can be compared: sorted, with neighbours that rest alike joined."""
-        rests: list[Rest] = []
-        for rest in sorted(self.rests, key=lambda rest: (rest.network, rest.block, rest.first)):
-            before = rests[-1] if rests else None
-            if before is not None and _alike(before, rest) and before.last.value + 1 == rest.first.value:
-                rests[-1] = Rest(rest.network, rest.block, before.first, rest.last, rest.released, rest.wall)
-            else:
-                rests.append(rest)
-        leases = sorted(self.leases, key=lambda lease: (lease.owner.network, lease.address))
-        return BookState(tuple(leases), tuple(rests), self.sequence)
 
 
 class LeaseBook:
@@ -187,6 +119,7 @@ class LeaseBook:
             ConfigError: two addresses of one family are asked for.
             AddressUnavailable: an address asked for can't be had; the message says why.
             Exhausted: no address is left; the message has the numbers.
+            TryAgain: another pod of the same virtual machine has its address here.
             InternalError: the attachment has leases (`find` comes first), or is being given some.
         """
         holdings = self._serving(ask, now, claimed=False)
@@ -232,10 +165,25 @@ class LeaseBook:
                 f"container {owner.container_id}, interface {owner.interface} already has a lease of network "
                 f"{owner.network}, or is being given one; it must be looked up before it is asked for"
             )
+        self._refuse_second(owner)
         if holdings.plan.claimed is not claimed:
             how = "by Claim alone" if holdings.plan.claimed else "by this node"
             raise InternalError(f"addresses of network {owner.network} are given {how}")
         return holdings
+
+    def _refuse_second(self, owner: Owner) -> None:
+        """A VM has one address of a network, so one of its pods at a time has it on this node (I1)."""
+        if not owner.vm:
+            return
+        given = (change.lease for proposal in self._giving.values() for change in proposal.changes)
+        for lease in (*self._index.of_machine(owner), *given):
+            other = lease.owner
+            if (other.machine, other.network, other.interface) == (owner.machine, owner.network, owner.interface):
+                raise TryAgain(
+                    f"virtual machine {owner.machine} still has {lease.address} of network {owner.network} on "
+                    f"{self._node}, by its pod {other.pod_namespace}/{other.pod_name} (container "
+                    f"{other.container_id[:12]}); that one has to end first"
+                )
 
     def restore(self, claims: Iterable[Claimed], now: Moment, wall: float) -> Proposal:
         """Give addresses back to owners who are known to have them already, whatever the plans say of new ones.
@@ -481,7 +429,3 @@ class LeaseBook:
                 raise InternalError("this removal is not open: committed or cancelled before, or of another book")
         for number in numbers:
             del self._removing[number]
-
-
-def _alike(one: Rest, other: Rest) -> bool:
-    return (one.network, one.block, one.released, one.wall) == (other.network, other.block, other.released, other.wall)

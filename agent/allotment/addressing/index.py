@@ -23,13 +23,14 @@ _Table = dict[str, Lease | dict[int, Lease]]  # by sequence, where there are sev
 
 
 class LeaseIndex:
-    """All leases of a node by container ID and by workload."""
+    """All leases of a node by container ID, by workload and by virtual machine."""
 
-    __slots__ = ("_containers", "_prefixes", "_workloads")
+    __slots__ = ("_containers", "_machines", "_prefixes", "_workloads")
 
     def __init__(self) -> None:
         self._containers: _Table = {}
         self._workloads: _Table = {}
+        self._machines: _Table = {}
         self._prefixes: dict[Prefix, Prefix] = {}
 
     def add(self, lease: Lease) -> None:
@@ -37,12 +38,16 @@ class LeaseIndex:
         _add(self._containers, lease.owner.container_id, lease)
         if lease.owner.pod_name:
             _add(self._workloads, lease.owner.workload, lease)
+        if lease.owner.vm:
+            _add(self._machines, lease.owner.machine, lease)
 
     def drop(self, lease: Lease) -> None:
         """Make it no longer findable."""
         _drop(self._containers, lease.owner.container_id, lease)
         if lease.owner.pod_name:
             _drop(self._workloads, lease.owner.workload, lease)
+        if lease.owner.vm:
+            _drop(self._machines, lease.owner.machine, lease)
 
     def of_key(self, key: AttachmentKey) -> tuple[Lease, ...]:
         """The leases of an attachment, IPv4 first."""
@@ -61,6 +66,16 @@ class LeaseIndex:
         """The leases that a workload has in a network, or (None) in all of them, IPv4 first."""
         found = _get(self._workloads, workload)
         return _ordered(lease for lease in found if network is None or lease.owner.network == network)
+
+    def of_machine(self, owner: Owner) -> tuple[Lease, ...]:
+        """The leases that this owner's virtual machine has in the owner's network, on its interface, IPv4 first."""
+        if not owner.vm:
+            return ()
+        return _ordered(
+            lease
+            for lease in _get(self._machines, owner.machine)
+            if lease.owner.network == owner.network and lease.owner.interface == owner.interface
+        )
 
     def shared(self, lease: Lease) -> Lease:
         """The same lease, with what it has in common with others kept once."""
@@ -88,6 +103,7 @@ def shared_owner(owner: Owner) -> Owner:
         pod_uid=owner.pod_uid,
         conf_name=sys.intern(owner.conf_name),
         kind=owner.kind,
+        vm=owner.vm,
     )
 
 

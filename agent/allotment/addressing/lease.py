@@ -71,7 +71,8 @@ class Moment:
 class Owner:
     """The owner of a lease. Equality is decided on these fields, never on the handle's text.
 
-    `conf_name` is the `name` of the CNI configuration the lease was asked under (CNI GC works by it).
+    `conf_name` is the `name` of the CNI configuration the lease was asked under (CNI GC works by it). `vm` is the
+    virtual machine that the pod runs, by its name in the pod's namespace; empty for any other pod.
     """
 
     network: str
@@ -82,6 +83,7 @@ class Owner:
     pod_uid: str = ""
     conf_name: str = ""
     kind: LeaseKind = LeaseKind.POD
+    vm: str = ""
 
     @property
     def key(self) -> AttachmentKey:
@@ -93,10 +95,15 @@ class Owner:
         """`<namespace>.<pod>`, the second key a lease can be found by; empty without a pod."""
         return f"{self.pod_namespace}.{self.pod_name}" if self.pod_name else ""
 
+    @property
+    def machine(self) -> str:
+        """`<namespace>/<vm>`, by which a virtual machine's leases are found; empty for others."""
+        return f"{self.pod_namespace}/{self.vm}" if self.vm else ""
+
 
 def handle(owner: Owner) -> str:
-    """The owner as text, for people, logs and export: `<network>.<container-id>`."""
-    return f"{owner.network}.{owner.container_id}"
+    """The owner as text, for people, logs and export: `<network>.<container-id>`, or `<network>.<namespace>-<vm>`."""
+    return f"{owner.network}.{owner.pod_namespace}-{owner.vm}" if owner.vm else f"{owner.network}.{owner.container_id}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,5 +102,6 @@ def whom(owner: Owner) -> str:
     """An owner as a person would look for it."""
     container = f"container {owner.container_id[:12]}, interface {owner.interface}"
     if owner.pod_name:
-        return f"pod {owner.pod_namespace}/{owner.pod_name} ({container})"
+        runs = f" of virtual machine {owner.machine}" if owner.vm else ""
+        return f"pod {owner.pod_namespace}/{owner.pod_name}{runs} ({container})"
     return f"{owner.kind} ({container})"

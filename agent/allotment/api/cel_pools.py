@@ -102,6 +102,7 @@ def _value(rule: str, text: str, *kinds: str) -> Rule:
 _CLAIM = (
     Rule("self == oldSelf", "of a Claim can't be changed; delete it and make a new one"),
     Rule("!has(self.pod) || has(self.node)", "is required with pod: the node whose agent holds the address", ".node"),
+    Rule("!has(self.vm) || has(self.pod)", "is required with vm: the pod that runs the virtual machine", ".pod"),
     _value(
         f"self.matches('^{_NUMBER}$') && {_fits('self')}",
         f"'{{self}}' is not a number from 0 to {INDEX_LIMIT}, written without leading zeros",
@@ -142,6 +143,15 @@ def _numbered(kind: str) -> tuple[Rule, ...]:
     )
 
 
+_STANDBY = (
+    Rule(
+        "!has(self.standbyRef) || (has(self.vm) && has(self.claimRef))",
+        "needs vm, and an active Claim in claimRef that it stands by for",
+        ".standbyRef",
+    ),
+    fixed_once_set("vm"),
+)
+
 POOL_RULES: Rules = {
     (IndexPoolSpec, ""): (_INDEX_EXCLUDE,),
     (IndexPoolSpec, "ranges"): (_INDEX_OVERLAP,),
@@ -159,13 +169,20 @@ POOL_RULES: Rules = {
     (IndexSpec, ""): _numbered("Index"),
     (IndexSpec, "poolRef"): (fixed("Index"),),
     (IndexSpec, "index"): (fixed("Index"),),
-    (IPAddressSpec, ""): _numbered("IPAddress"),
+    (IPAddressSpec, ""): (*_numbered("IPAddress"), *_STANDBY),
     (IPAddressSpec, "poolRef"): (fixed("IPAddress"),),
     (IPAddressSpec, "address"): (*CANONICAL_ADDRESS, fixed("IPAddress")),
     (IPAddressSpec, "sharers[]"): (
         Rule(
             set_to("self.kind", "Service"),
             "must be Service: only Services share an address",
+            ".kind",
+        ),
+    ),
+    (IPAddressSpec, "standbyRef"): (
+        Rule(
+            set_to("self.kind", "Claim"),
+            "must be Claim: only a pod's Claim stands by",
             ".kind",
         ),
     ),

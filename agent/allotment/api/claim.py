@@ -34,13 +34,15 @@ class ClaimPod(Record, frozen=True):
 class ClaimSpec(Record, frozen=True):
     """What is asked for; it can't be changed.
 
-    `value` asks for one value of the pool. `node` and `pod` are there on a pod's Claim, made by the node's agent.
+    `value` asks for one value of the pool. `node` and `pod` are there on a pod's Claim, made by the node's agent; so is
+    `vm`, the virtual machine that the pod runs, by its name in the Claim's namespace.
     """
 
     pool_ref: PoolRef
     value: Value | None = None
     node: Name | None = None
     pod: ClaimPod | None = None
+    vm: Name | None = None
 
 
 class AllocationRef(Record, frozen=True):
@@ -56,11 +58,15 @@ class ClaimStatus(Record, frozen=True):
 
     The condition's reasons: `Allocated`; `PoolExhausted` (the Claim is served first when a value frees);
     `PoolNotFound` (it is served when the pool appears); `ValueUnavailable` (the value asked for can't be had, the
-    message says why); `PoolDraining` (the pool, or the Network it stands behind, is being deleted).
+    message says why); `PoolDraining` (the pool, or the Network it stands behind, is being deleted); `StandbyTaken` (the
+    virtual machine has an active and a standby attachment already).
+
+    `role` is what the Claim of a virtual machine's pod is to the machine's address.
     """
 
     value: Annotated[str, limits(maxLength=43)] = ""
     allocation_ref: AllocationRef | None = None
+    role: Literal["Active", "Standby"] | None = None
     conditions: Conditions = ()
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "Numbered",
     "NumberedSpec",
     "NumberedStatus",
+    "VMRef",
 ]
 
 _DEFAULT_NAMESPACE = "default"
@@ -80,12 +81,26 @@ class IndexSpec(NumberedSpec, frozen=True, kw_only=True):
     index: Annotated[int, limits(minimum=0)]
 
 
+class VMRef(Record, frozen=True):
+    """The virtual machine that an address belongs to, on one interface of its pods."""
+
+    namespace: Annotated[str, limits(minLength=1, maxLength=63)]
+    name: Name
+    interface: Annotated[str, limits(minLength=1, maxLength=15)]
+
+
 class IPAddressSpec(NumberedSpec, frozen=True, kw_only=True):
-    """One address. `handle` is the holder as text, for people; `sharers` are further Services on the same VIP."""
+    """One address. `handle` is the holder as text, for people; `sharers` are further Services on the same VIP.
+
+    An address of a virtual machine (`vm`) has an active Claim, `claim_ref`, and while the machine moves to another node
+    the Claim of its second pod, `standby_ref`. It may have neither: then it is kept for the machine.
+    """
 
     address: IP
     handle: Annotated[str, limits(maxLength=512)] = ""
     sharers: Annotated[tuple[ClaimRef, ...], limits(maxItems=64)] = ()
+    standby_ref: ClaimRef | None = None
+    vm: VMRef | None = None
 
     @property
     def parsed(self) -> Address:

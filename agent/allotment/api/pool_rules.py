@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from allotment.api.claim import Claim
-    from allotment.api.numbered import ClaimRef, IPPrefix, Numbered
+    from allotment.api.numbered import ClaimRef, IPAddressSpec, IPPrefix, Numbered
     from allotment.api.pools import IPAddressPool, Pool
 
 __all__ = [
@@ -114,6 +114,8 @@ def claim_problems(claim: Claim) -> Iterator[Problem]:
             yield Problem((*_SPEC, "value"), error.message)
     if spec.pod is not None and spec.node is None:
         yield Problem((*_SPEC, "node"), "is required with pod: the node whose agent holds the address")
+    if spec.vm is not None and spec.pod is None:
+        yield Problem((*_SPEC, "pod"), "is required with vm: the pod that runs the virtual machine")
 
 
 def claim_update_problems(old: Claim, new: Claim) -> Iterator[Problem]:
@@ -142,6 +144,7 @@ def numbered_problems(item: Numbered) -> Iterator[Problem]:
             yield from _claim_ref_problems(sharer, path)
             if sharer.kind != "Service":
                 yield Problem((*path, "kind"), f"must be Service, not {sharer.kind}: only Services share an address")
+        yield from _standby_problems(item.spec)
 
 
 def numbered_update_problems(old: Numbered, new: Numbered) -> Iterator[Problem]:
@@ -155,6 +158,8 @@ def numbered_update_problems(old: Numbered, new: Numbered) -> Iterator[Problem]:
     before = old.spec.network_uid
     if before and before != new.spec.network_uid:
         yield Problem((*_SPEC, "networkUID"), f"is {before} and can't be changed once it is set")
+    if isinstance(old, IPAddress) and isinstance(new, IPAddress) and old.spec.vm not in (None, new.spec.vm):
+        yield Problem((*_SPEC, "vm"), "can't be changed once it is set")
 
 
 def _value(item: Numbered) -> tuple[str, str]:
@@ -178,6 +183,18 @@ def _value_name(item: Index | IPAddress | IPPrefix) -> str | Problem:
         return address if isinstance(address, Problem) else address_name(pool, address)
     prefix = canonical(item.spec.prefix, (*_SPEC, "prefix"))
     return prefix if isinstance(prefix, Problem) else prefix_name(pool, prefix)
+
+
+def _standby_problems(spec: IPAddressSpec) -> Iterator[Problem]:
+    standby = spec.standby_ref
+    if standby is None:
+        return
+    path: Path = (*_SPEC, "standbyRef")
+    yield from _claim_ref_problems(standby, path)
+    if standby.kind != "Claim":
+        yield Problem((*path, "kind"), f"must be Claim, not {standby.kind}: only a pod's Claim stands by")
+    if spec.claim_ref is None or spec.vm is None:
+        yield Problem(path, "needs vm, and an active Claim in claimRef that it stands by for")
 
 
 def _claim_ref_problems(ref: ClaimRef, path: Path) -> Iterator[Problem]:

@@ -85,8 +85,21 @@ def _leased(facts: AddressFacts, lease: LeaseReport, now: datetime) -> Iterator[
         yield f"Its network namespace is {lease.netns}."
     whose = "" if facts.block else ", which is no longer this node's"
     yield f"It comes from block {lease.block}{_subnet(facts)}{whose}."
+    if lease.vm:
+        yield from _of_machine(facts, lease)
     if facts.claim:
         yield f"The controller keeps it for Claim {facts.claim}."
+
+
+def _of_machine(facts: AddressFacts, lease: LeaseReport) -> Iterator[str]:
+    yield f"It is the address of virtual machine {lease.pod_namespace}/{lease.vm}, which that pod runs."
+    if facts.role == "Active":
+        yield "This is the machine's active attachment."
+    elif facts.role:
+        yield (
+            "This is the machine's standby attachment: it moves here, or did so just now, and another node's pod of "
+            "it holds the address as well."
+        )
 
 
 def _freed_by(lease: LeaseReport, kept: Sequence[KeptDel], gone: Callable[[str], bool | None]) -> Iterator[str]:

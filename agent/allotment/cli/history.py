@@ -61,7 +61,8 @@ def run(arguments: argparse.Namespace) -> Exit:
     if report.past_unknown:
         print(f"allotment: leases that ended are missing here: {report.past_unknown}", file=sys.stderr)
     empty = "nobody held it then" if query.at is not None else "the history knows nothing of it"
-    show_rows(rows(report.entries), columns(arguments.output), arguments.output, empty=empty)
+    shown = rows(report.entries)
+    show_rows(shown, columns(arguments.output, vms=any(row["vm"] for row in shown)), arguments.output, empty=empty)
     if report.cut:
         print(f"allotment: there is more; --limit {query.limit} ends it here", file=sys.stderr)
     if report.past_unknown:
@@ -85,6 +86,7 @@ def rows(entries: Iterable[HistoryEntry]) -> list[dict[str, Any]]:
             "interface": entry.interface,
             "confName": entry.conf_name,
             "kind": entry.kind,
+            "vm": f"{entry.pod_namespace}/{entry.vm}" if entry.vm else "",
             "podUID": entry.pod_uid,
             "sequence": entry.sequence,
         }
@@ -92,14 +94,16 @@ def rows(entries: Iterable[HistoryEntry]) -> list[dict[str, Any]]:
     ]
 
 
-def columns(form: str) -> Sequence[Column]:
-    """The columns of an entry; a lease that is held has no end."""
+def columns(form: str, *, vms: bool = False) -> Sequence[Column]:
+    """The columns of an entry; a lease that is held has no end. The VM is there where there are any (`vms`)."""
+    machine = (Column("vm", "VM"),) if vms or form in ("json", "yaml") else ()
     when = local if form == "wide" else short
     owner = () if form in ("json", "yaml") else (Column("owner", "OWNER"),)
     return (
         Column("address", "ADDRESS"),
         Column("network", "NETWORK"),
         *owner,
+        *machine,
         Column("given", "FROM", text=lambda stamp: when(stamp.time)),
         Column("ended", "UNTIL", text=lambda stamp: when(stamp.time)),
         Column("cause", "WHY"),

@@ -50,9 +50,10 @@ def run(arguments: argparse.Namespace) -> Exit:
         found = asked.leases(query)
         now = time_of(asked.clock.wall())
     filtered = query != LeasesQuery()
+    shown = rows(found)
     show_rows(
-        rows(found),
-        columns(arguments.output, now),
+        shown,
+        columns(arguments.output, now, vms=any(row["vm"] for row in shown)),
         arguments.output,
         empty="no lease fits" if filtered else "no address is held on this node",
     )
@@ -73,6 +74,7 @@ def rows(leases: Iterable[LeaseReport]) -> list[dict[str, Any]]:
             "block": lease.block,
             "confName": lease.conf_name,
             "kind": lease.kind,
+            "vm": f"{lease.pod_namespace}/{lease.vm}" if lease.vm else "",
             "sequence": lease.sequence,
             "podUID": lease.pod_uid,
             "netns": lease.netns,
@@ -81,13 +83,15 @@ def rows(leases: Iterable[LeaseReport]) -> list[dict[str, Any]]:
     ]
 
 
-def columns(form: str, now: datetime) -> Sequence[Column]:
-    """The columns of a lease: the age in a table, all of it in the wide one."""
+def columns(form: str, now: datetime, *, vms: bool = False) -> Sequence[Column]:
+    """The columns of a lease: the age in a table, all of it in the wide one; the VM where there are any (`vms`)."""
     wide = form == "wide"
+    machine = (Column("vm", "VM"),) if vms or form in ("json", "yaml") else ()
     return (
         Column("address", "ADDRESS"),
         Column("network", "NETWORK"),
         Column("pod", "POD"),
+        *machine,
         Column("container", "CONTAINER", text=None if wide else lambda text: str(text)[:12]),
         Column("interface", "INTERFACE"),
         Column("given", "GIVEN" if wide else "AGE", text=lambda given: local(given.time) if wide else given.age(now)),

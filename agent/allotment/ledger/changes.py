@@ -24,7 +24,7 @@ SEQUENCE_EVERY: Final = 64
 
 
 # ruff: noqa: S608  # put together from constants alone
-_GRANT: Final = f"INSERT INTO lease ({LEASE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_GRANT: Final = f"INSERT INTO lease ({LEASE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _RELEASE: Final = "DELETE FROM lease WHERE network = ? AND address = ? AND sequence = ? AND container_id = ?"
 _REST: Final = f"INSERT INTO rest ({REST_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _UNREST: Final = "DELETE FROM rest WHERE network = ? AND first = ? AND last = ?"
@@ -35,7 +35,7 @@ _RUN_BEFORE: Final = (  # the run that begins nearest below an address; its end 
 _FORGET: Final = "DELETE FROM rest WHERE network = ? AND block = ?"
 _HISTORY: Final = (
     "INSERT INTO history (id, network, address, container_id, interface, pod_namespace, pod_name, pod_uid, conf_name, "
-    "kind, sequence, began, ended, cause, detail) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "kind, sequence, began, ended, cause, detail, vm) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _PUT: Final = (
     "INSERT INTO object (kind, name, body) VALUES (?, ?, ?) ON CONFLICT (kind, name) DO UPDATE SET body = excluded.body"
@@ -169,6 +169,7 @@ def _history_row(number: int, lease: Lease, released: Released) -> tuple[str | i
         released.wall,
         released.cause.value,
         released.detail,
+        owner.vm,
     )
 
 

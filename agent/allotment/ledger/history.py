@@ -18,7 +18,7 @@ __all__ = ["HistoryRow", "RowsQuery", "read_history"]
 
 _COLUMNS: Final = (
     "network, address, container_id, interface, pod_namespace, pod_name, pod_uid, conf_name, kind, sequence, began, "
-    "ended, cause, detail"
+    "ended, cause, detail, vm"
 )
 
 
@@ -79,7 +79,7 @@ def read_history(connection: sqlite3.Connection, query: RowsQuery) -> list[Histo
 
 def _decode(row: Sequence[object]) -> HistoryRow:
     (network, address, container, interface, namespace, pod, uid, conf, kind, *rest) = row
-    sequence, began, ended, cause, detail = rest
+    sequence, began, ended, cause, detail, vm = rest
     try:
         return HistoryRow(
             address=parse_written(str(address)),
@@ -92,6 +92,7 @@ def _decode(row: Sequence[object]) -> HistoryRow:
                 pod_uid=str(uid),
                 conf_name=str(conf),
                 kind=LeaseKind(str(kind)),
+                vm=str(vm),
             ),
             sequence=int(str(sequence)),
             began=float(str(began)),

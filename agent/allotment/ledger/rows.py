@@ -31,7 +31,7 @@ Row: TypeAlias = tuple[str | int | float | bytes, ...]
 
 LEASE_COLUMNS: Final = (
     "network, address, block, container_id, interface, pod_namespace, pod_name, pod_uid, conf_name, kind, sequence, "
-    "boot, since, wall, netns"
+    "boot, since, wall, netns, vm"
 )
 REST_COLUMNS: Final = "network, first, last, block, boot, released, wall"
 
@@ -62,6 +62,7 @@ def row_of_lease(lease: Lease) -> Row:
         lease.since.seconds,
         lease.wall,
         lease.netns,
+        owner.vm,
     )
 
 
@@ -119,7 +120,7 @@ class Decoder:
         """
         try:
             (network, address, block, container, interface, namespace, pod, uid, conf, kind, *rest) = row
-            sequence, boot, since, wall, netns = rest
+            sequence, boot, since, wall, netns, vm = rest
             lease = Lease(
                 address=parse_written(str(address)),
                 block=self._prefix(str(block)),
@@ -132,6 +133,7 @@ class Decoder:
                     pod_uid=str(uid),
                     conf_name=self._text(conf),
                     kind=LeaseKind(str(kind)),
+                    vm=str(vm),
                 ),
                 sequence=int(sequence),
                 since=Moment(self._text(boot), float(since)),

@@ -91,7 +91,12 @@ _FIRST: Final = (
     """,
 )
 
-STEPS: Final[tuple[tuple[str, ...], ...]] = (_FIRST,)
+_VMS: Final = (
+    "ALTER TABLE lease ADD COLUMN vm TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE history ADD COLUMN vm TEXT NOT NULL DEFAULT ''",
+)
+
+STEPS: Final[tuple[tuple[str, ...], ...]] = (_FIRST, _VMS)
 """Step n, the statements that bring a file of schema n to n + 1. A released step is never edited: add another."""
 
 VERSION: Final = len(STEPS)

@@ -26,7 +26,6 @@ from allotment.kube.client import Client
 from allotment.kube.events import EventRecorder
 from allotment.kube.reflector import Reflector, Snapshot
 from allotment.kube.resources import ALLOCATIONS, CONFIGS, NETWORKS, PODS, RESERVATIONS, key_of
-from allotment.node.claims.calls import CONFIG_HASH
 from allotment.node.claims.desk import ClaimDesk
 from allotment.node.cluster_events import event_of
 from allotment.node.orphans.verdicts import Pods, Unreadable
@@ -34,6 +33,7 @@ from allotment.node.own_node import OwnNode
 from allotment.node.rebuilding.evidence import RunningPod
 from allotment.node.unseen import Unseen
 from allotment.node.view import FileProblem, View
+from allotment.node.vms.naming import CONFIG_HASH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

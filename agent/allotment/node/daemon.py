@@ -201,6 +201,7 @@ class Agent:
             clock=clock,
             not_ready=lambda: self._opening.waits or self._out_of_step,  # it looks at the ledger itself
             orphans=search,
+            role=lambda claim: self._claims.role(claim) if self._claims is not None else "",
         )
         handler = CniHandler(attachments, book, clock, self._metrics, log, self._notices, queries.table())
         spool.prepare()

@@ -45,6 +45,9 @@ def prefix(value: str = "10.4.0.0/26", name: str = "net.blue.v4-10.4.0.0-26", **
     return thing("IPPrefix", name, **{"poolRef": pool("net.blue.v4", "IPPrefixPool"), "prefix": value, **spec})
 
 
+VM = {"namespace": "shop", "name": "db", "interface": "eth0"}
+SOURCE = {"name": "launcher-1", "namespace": "shop", "uid": "u1"}
+TARGET = {"name": "launcher-2", "namespace": "shop", "uid": "u2"}
 POD = {"name": "web-0", "uid": "u1", "containerID": "c" * 64, "interface": "eth0"}
 
 INDEX_POOLS = (
@@ -191,6 +194,14 @@ CLAIMS = (
         claim(node="n1", pod={**POD, "interface": "e" * 16}),
         (("spec.pod.interface", "at most 15"),),
     ),
+    Case("claim of a VM's pod", claim("IPAddressPool", node="n1", pod=POD, vm="db")),
+    Case("claim of a VM without a pod", claim("IPAddressPool", vm="db"), (("spec.pod", "required with vm"),)),
+    Case(
+        "claim of another VM",
+        claim("IPAddressPool", node="n1", pod=POD, vm="cart"),
+        (("spec", "can't be changed"),),
+        old=claim("IPAddressPool", node="n1", pod=POD, vm="db"),
+    ),
     Case("claim as it was", claim(value="7"), old=claim(value="7")),
     Case("claim of another value", claim(value="8"), (("spec", "can't be changed"),), old=claim(value="7")),
     Case("claim that loses its value", claim(), (("spec", "can't be changed"),), old=claim(value="7")),
@@ -240,6 +251,30 @@ NUMBERED = (
     ),
     Case(
         "address shared with a Claim", address(sharers=[{"name": "b"}]), (("spec.sharers[0].kind", "must be Service"),)
+    ),
+    Case("address of a VM", address(claimRef=SOURCE, standbyRef=TARGET, vm=VM, handle="blue.shop-db")),
+    Case("address kept for a VM", address(vm=VM), old=address(claimRef=SOURCE, vm=VM)),
+    Case("address that its standby takes over", address(claimRef=TARGET, vm=VM), old=address(claimRef=SOURCE, vm=VM)),
+    Case(
+        "address with a standby for nobody",
+        address(standbyRef=TARGET, vm=VM),
+        (("spec.standbyRef", "an active Claim"),),
+    ),
+    Case(
+        "address with a standby and no VM",
+        address(claimRef=SOURCE, standbyRef=TARGET),
+        (("spec.standbyRef", "needs vm"),),
+    ),
+    Case(
+        "address with a Service standing by",
+        address(claimRef=SOURCE, standbyRef={"kind": "Service", "name": "a"}, vm=VM),
+        (("spec.standbyRef.kind", "must be Claim"),),
+    ),
+    Case(
+        "address of another VM",
+        address(claimRef=SOURCE, vm={**VM, "name": "cart"}),
+        (("spec.vm", "once it is set"),),
+        old=address(claimRef=SOURCE, vm=VM),
     ),
     Case("prefix", prefix(claimRef={"kind": "Allocation", "name": "blue.n1", "uid": "u1"})),
     Case("prefix of IPv6", prefix("fd00::/64", "net.blue.v4-fd00-0000-0000-0000-0000-0000-0000-0000-64")),

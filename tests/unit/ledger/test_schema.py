@@ -6,7 +6,9 @@ import pytest
 
 from allotment.addressing.book import BookState
 from allotment.addressing.errors import LedgerDamaged, LedgerTooNew
+from allotment.addressing.lease import Owner
 from allotment.ledger import Ledger
+from allotment.ledger.rows import LEASE_COLUMNS, Decoder
 from allotment.ledger.schema import APPLICATION_ID, STEPS, VERSION, migrate
 from unit.ledger.examples import granted, lease, opened, state_of
 
@@ -29,7 +31,7 @@ def test_the_primary_key_refuses_a_second_owner():
     """I1: the disk itself refuses it."""
     connection = memory()
     migrate(connection)
-    row = ["blue", "10.0.0.1", "10.0.0.0/24", "c", "eth0", "", "", "", "", "pod", 1, "b", 1.0, 1.0, ""]
+    row = ["blue", "10.0.0.1", "10.0.0.0/24", "c", "eth0", "", "", "", "", "pod", 1, "b", 1.0, 1.0, "", ""]
     marks = ", ".join("?" * len(row))
     connection.execute(f"INSERT INTO lease VALUES ({marks})", row)
     row[3] = "another"
@@ -47,6 +49,16 @@ def test_an_older_file_is_brought_forward_with_what_it_holds():
     assert connection.execute("SELECT a FROM more").fetchall() == [("x",)]
     assert connection.execute("SELECT value FROM meta").fetchall() == [(7,)]
     assert migrate(connection, steps=newer) == VERSION + 1
+
+
+def test_leases_of_before_virtual_machines_belong_to_none():
+    connection = memory()
+    migrate(connection, steps=STEPS[:1])
+    row = ["blue", "10.4.1.1", "10.4.1.0/24", "c", "eth0", "", "", "", "", "pod", 1, "b", 1.0, 1.0, ""]
+    connection.execute(f"INSERT INTO lease VALUES ({', '.join('?' * len(row))})", row)
+    assert migrate(connection) == 1
+    (found,) = connection.execute(f"SELECT {LEASE_COLUMNS} FROM lease").fetchall()
+    assert Decoder().lease(found).owner == Owner("blue", "c", "eth0")
 
 
 def test_a_step_that_fails_leaves_the_file_as_it_was():

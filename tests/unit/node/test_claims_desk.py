@@ -81,6 +81,15 @@ class Stage:
         attached = await self.attachments.add(call(container=container, **fields), f"add-{container}")
         return tuple(str(lease.address) for lease in attached.leases)
 
+    @asynccontextmanager
+    async def limited(self, seconds):
+        """ADDs wait no longer than this meanwhile."""
+        before, self.desk._limit = self.desk._limit, seconds
+        try:
+            yield
+        finally:
+            self.desk._limit = before
+
     async def delete(self, container="c1"):
         await self.attachments.delete(call(Verb.DEL, container), "del")
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from allotment.addressing.book import Ask
@@ -377,9 +377,10 @@ class Attachments:
     async def _picked(self, picker: Picker, ask: Ask) -> Proposal:
         """The proposal of addresses that somebody else picks; what can't be taken here is given back."""
         await self._clock.sleep(0)  # as in `_admission`: whoever waits needs a task
-        addresses = await picker.pick(ask)
+        picked = await picker.pick(ask)
         try:
-            return self._book.accept(ask, addresses, self.now(), self._clock.wall())
+            ask = replace(ask, owner=picked.owner)
+            return self._book.accept(ask, picked.addresses, self.now(), self._clock.wall())
         except BaseException:
             picker.unwanted(ask.owner.container_id, ask.owner.interface, ask.owner.network)
             raise

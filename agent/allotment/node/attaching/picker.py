@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -9,15 +10,23 @@ if TYPE_CHECKING:
 
     from allotment.addressing.address import Address
     from allotment.addressing.book import Ask
-    from allotment.addressing.lease import AttachmentKey
+    from allotment.addressing.lease import AttachmentKey, Owner
 
-__all__ = ["Picker"]
+__all__ = ["Picked", "Picker"]
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The addresses of an attachment, and its owner with all that was learnt of him."""
+
+    owner: Owner
+    addresses: Sequence[Address]
 
 
 class Picker(Protocol):
     """Who picks the addresses of networks that no node may pick from by itself (`NetworkPlan.claimed`)."""
 
-    async def pick(self, ask: Ask) -> Sequence[Address]:
+    async def pick(self, ask: Ask) -> Picked:
         """The attachment's addresses, which nobody else is given until its lease has ended.
 
         They are also given back if no lease comes of them for a while.

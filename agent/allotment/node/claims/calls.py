@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from allotment.api.meta import LEDGER_ANNOTATION, NODE_FINALIZER, OwnerReference
 from allotment.kube.failures import AlreadyExists, NotFound
 from allotment.kube.resources import CLAIMS, PODS
+from allotment.node.vms.naming import is_meant, vm_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,10 +16,7 @@ if TYPE_CHECKING:
     from allotment.kube.client import Client
     from allotment.kube.objects import Pod
 
-__all__ = ["CONFIG_HASH", "ClaimCalls"]
-
-CONFIG_HASH: Final = "kubernetes.io/config.hash"
-"""The kubelet's annotation of a static pod's mirror: the UID by which the runtime knows the pod."""
+__all__ = ["ClaimCalls"]
 
 
 class ClaimCalls:
@@ -31,21 +29,24 @@ class ClaimCalls:
         self._client = client
         self._pod = pod
 
-    async def owner(self, namespace: str, name: str, uid: str) -> OwnerReference | None:
-        """The pod that the runtime's UID means, as an owner; None if the API has no such pod.
+    async def owner(self, namespace: str, name: str, uid: str) -> tuple[OwnerReference | None, str]:
+        """The pod that the runtime's UID means, as an owner, and the VM that it runs (empty: none).
+
+        None if the API has no such pod.
 
         A static pod's mirror is known by the hash that is its UID in the runtime. A pod of the same name with another
         UID is another pod: what it owned would be collected at once, or with the wrong pod.
         """
         pod = self._pod(namespace, name)
-        if pod is None or not _is_meant(pod, uid):
+        if pod is None or not is_meant(pod, uid):
             try:
                 pod = await self._client.get(PODS, name, namespace=namespace)
             except NotFound:
-                return None
-        if not _is_meant(pod, uid):
-            return None
-        return OwnerReference(kind=PODS.kind, name=name, uid=pod.metadata.uid, api_version=PODS.api_version)
+                return None, ""
+        if not is_meant(pod, uid):
+            return None, ""
+        owner = OwnerReference(kind=PODS.kind, name=name, uid=pod.metadata.uid, api_version=PODS.api_version)
+        return owner, vm_of(pod)
 
     async def create(self, claim: Claim) -> Claim | None:
         """Make it; None if there is one of its name, perhaps by an earlier try."""
@@ -82,7 +83,3 @@ class ClaimCalls:
             await self._client.patch(CLAIMS, claim, {"metadata": {"annotations": {LEDGER_ANNOTATION: ledger_id}}})
         except NotFound:
             return
-
-
-def _is_meant(pod: Pod, uid: str) -> bool:
-    return bool(uid) and uid in {pod.metadata.uid, pod.metadata.annotations.get(CONFIG_HASH)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from allotment.addressing.address import Address
@@ -12,13 +13,14 @@ from allotment.addressing.lease import Moment
 from allotment.addressing.plan import Layer
 from allotment.kube.backoff import Backoff
 from allotment.kube.failures import Conflict, TooManyRequests, Unreachable
+from allotment.node.attaching.picker import Picked
 from allotment.node.claims.calls import ClaimCalls
 from allotment.node.claims.keeper import LEFT, ClaimKeeper, claim_keys
 from allotment.node.claims.own import OwnClaims
 from allotment.node.claims.wanted import Fit, claim_for, fit, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from allotment.addressing.book import Ask
     from allotment.addressing.lease import AttachmentKey, Owner
@@ -84,13 +86,14 @@ class ClaimDesk:
 
     # -- the Picker
 
-    async def pick(self, ask: Ask) -> Sequence[Address]:
+    async def pick(self, ask: Ask) -> Picked:
         """See `Picker.pick`: the addresses that the controller gives this attachment, by one Claim for each family.
 
         Raises:
             Exhausted, AddressUnavailable, NetworkDraining: the controller's refusal.
             ConfigError: the namespace is being deleted, or the API server refuses the Claim.
-            TryAgain: no answer within the limit, or a DEL of this attachment came meanwhile.
+            TryAgain: no answer within the limit, a DEL of this attachment came meanwhile, or another pod of the same
+                VM has the address on this node.
         """
         key = ask.owner.key
         keys = claim_keys(key)
@@ -101,7 +104,7 @@ class ClaimDesk:
             async with asyncio.timeout(self._limit) as call.limit:
                 self._pending[key] = call
                 try:
-                    addresses = await self._obtain(ask, call)
+                    picked = await self._obtain(ask, call)
                 finally:
                     del self._pending[key]
         except TimeoutError:
@@ -114,11 +117,16 @@ class ClaimDesk:
             self.unwanted(ask.owner.container_id, ask.owner.interface, ask.owner.network)  # no retry can help
             raise
         self._seconds.observe(self._clock.seconds() - began)
-        return addresses
+        return picked
 
     def kept(self, key: AttachmentKey) -> None:
         """See `Picker.kept`."""
         self._keeper.kept(claim_keys(key))
+
+    def role(self, claim: str) -> str:
+        """What the Claim `namespace/name` is to its VM's address, Active or Standby; empty if that isn't known."""
+        found = self._own.items.get(claim)
+        return "" if found is None else found.status.role or ""
 
     def unwanted(self, container_id: str, interface: str, network: str | None) -> None:
         """See `Picker.unwanted`."""
@@ -130,18 +138,25 @@ class ClaimDesk:
 
     # -- inside
 
-    async def _obtain(self, ask: Ask, call: _Call) -> list[Address]:
+    async def _obtain(self, ask: Ask, call: _Call) -> Picked:
         owner = ask.owner
-        wanted = self._book.to_claim(ask, Moment(self._clock.boot, self._clock.seconds()))
+        wanted = self._book.to_claim(ask, self._now())
         claim_for(owner, wanted[0][0], None, node=self._node, ledger_id=self._ledger_id, pod=None)  # names a pod
-        pod = await self._patiently(call, lambda: self._calls.owner(owner.pod_namespace, owner.pod_name, owner.pod_uid))
+        uid = owner.pod_uid
+        pod, vm = await self._patiently(call, lambda: self._calls.owner(owner.pod_namespace, owner.pod_name, uid))
+        if vm:
+            owner = replace(owner, vm=vm)
+            wanted = self._book.to_claim(replace(ask, owner=owner), self._now())
         claims = [
             await self._have(
                 claim_for(owner, family, address, node=self._node, ledger_id=self._ledger_id, pod=pod), call
             )
             for family, address in wanted
         ]
-        return [await self._address(claim, owner, call) for claim in claims]
+        return Picked(owner, [await self._address(claim, owner, call) for claim in claims])
+
+    def _now(self) -> Moment:
+        return Moment(self._clock.boot, self._clock.seconds())
 
     async def _have(self, wanted: Claim, call: _Call) -> Claim:
         """The Claim, made now or by an earlier try."""

@@ -236,6 +236,7 @@ class ClaimKeeper:
             pod_namespace=claim.metadata.namespace,
             pod_name=pod.name,
             pod_uid=pod.uid,
+            vm=claim.spec.vm or "",
         )
         await self._attachments.restore([Claimed(owner, parse_address(claim.status.value))])
         if not self._book.find(owner.key):

@@ -47,3 +47,7 @@ class Claims(Picker, Protocol):
     def poke(self) -> None:
         """Leases changed."""
         ...
+
+    def role(self, claim: str) -> str:
+        """What the Claim `namespace/name` is to its VM's address, Active or Standby; empty if that isn't known."""
+        ...

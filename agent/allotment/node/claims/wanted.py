@@ -75,6 +75,7 @@ def claim_for(
                 container_id=owner.container_id,
                 interface=owner.interface,
             ),
+            vm=owner.vm or None,
         ),
     )
 
@@ -95,7 +96,8 @@ def fit(found: Claim, wanted: Claim) -> Fit:
     """
     if key_of_claim(found) != key_of_claim(wanted) or found.spec.node != wanted.spec.node:
         return Fit.FOREIGN
-    usable = held(found) and not found.metadata.deleting and found.spec.value == wanted.spec.value
+    asked = (found.spec.value, found.spec.vm) == (wanted.spec.value, wanted.spec.vm)
+    usable = held(found) and not found.metadata.deleting and asked
     return Fit.OURS if usable else Fit.PAST
 
 

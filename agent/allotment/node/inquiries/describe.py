@@ -65,6 +65,7 @@ def lease_report(lease: Lease) -> LeaseReport:
         boot=lease.since.boot,
         seconds=lease.since.seconds,
         netns=lease.netns,
+        vm=owner.vm,
     )
 
 
@@ -93,6 +94,7 @@ def _entry(owner: Owner, address: str, sequence: int, given: float, ended: Ended
         sequence=sequence,
         given=time_of(given),
         ended=ended,
+        vm=owner.vm,
     )
 
 

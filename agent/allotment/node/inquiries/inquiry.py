@@ -103,9 +103,21 @@ class Wanted:
 
 
 class Inquiry:
-    """Answers from `book` and `past`. Nothing is changed, and nothing waits but for the history."""
+    """Answers from `book` and `past`. Nothing is changed, and nothing waits but for the history.
 
-    def __init__(self, book: LeaseBook, past: PastLeases, view: Callable[[], View], clock: Clock) -> None:
+    `role` says what a Claim (`namespace/name`) is to the address of its virtual machine, where that is known.
+    """
+
+    def __init__(
+        self,
+        book: LeaseBook,
+        past: PastLeases,
+        view: Callable[[], View],
+        clock: Clock,
+        *,
+        role: Callable[[str], str] = lambda _: "",
+    ) -> None:
+        self._role = role
         self._book = book
         self._past = past
         self._view = view
@@ -272,6 +284,7 @@ class Inquiry:
         phase, reason = phase_of(name, plan)
         last, _ = await self._ended(Wanted(network=name, address=str(address)), 1)
         subnet = next((prefix for prefix in plan.subnets if address in prefix), None) if plan is not None else None
+        claim = claim_of(state.lease) if state.lease is not None and plan is not None and plan.claimed else ""
         return AddressFacts(
             address=str(address),
             network=name,
@@ -286,7 +299,8 @@ class Inquiry:
             released=None if state.released is None else time_of(state.released),
             cooling_left=state.remaining,
             cooldown=plan.cooldown if plan is not None else 0.0,
-            claim=claim_of(state.lease) if state.lease is not None and plan is not None and plan.claimed else "",
+            claim=claim,
+            role=self._role(claim) if claim else "",
         )
 
 

@@ -77,6 +77,7 @@ class Queries:
         not_ready: Callable[[], str],
         orphans: OrphanSearch | None = None,
         in_flight: Callable[[], int] = lambda: 0,
+        role: Callable[[str], str] = lambda _: "",
     ) -> None:
         self._book = book
         self._ledger = ledger
@@ -90,7 +91,7 @@ class Queries:
         self._orphans = orphans
         self._in_flight = in_flight
         self._started = (clock.wall(), clock.seconds())
-        self._inquiry = Inquiry(book, ledger, view, clock)
+        self._inquiry = Inquiry(book, ledger, view, clock, role=role)
         self._listings: Listings[Lease] = Listings(clock, ROOM, lambda lease: len(encode(lease_report(lease))) + 1)
 
     def table(self) -> Mapping[str, Callable[[bytes], Awaitable[bytes]]]:

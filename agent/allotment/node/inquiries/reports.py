@@ -88,7 +88,10 @@ class LeasesQuery(_Question, frozen=True):
 
 
 class LeaseReport(_Answer, frozen=True):
-    """One lease. `given` is when; `boot` and `seconds` order it against other moments of that boot."""
+    """One lease. `given` is when; `boot` and `seconds` order it against other moments of that boot.
+
+    `vm` is the virtual machine that the pod runs, by its name in the pod's namespace.
+    """
 
     network: str
     address: str
@@ -105,6 +108,7 @@ class LeaseReport(_Answer, frozen=True):
     boot: str
     seconds: float
     netns: str
+    vm: str = ""
 
 
 class LeasesReport(_Answer, frozen=True):
@@ -159,6 +163,7 @@ class HistoryEntry(_Answer, frozen=True):
     sequence: int
     given: datetime
     ended: Ended | None = None
+    vm: str = ""
 
 
 class HistoryReport(_Answer, frozen=True):
@@ -205,7 +210,7 @@ class AddressFacts(_Answer, frozen=True):
     `held_back` says by what it is kept from being handed out (a lease may lie there all the same). `cooling_left` and
     `cooldown` are durations in seconds; `released` is when it was released last. `last` is the newest lease of it
     that ended and is still in the history. `claim` is the Claim (`namespace/name`) by which this node has it, on an L2
-    network in a cluster.
+    network in a cluster; `role` is what that is to a virtual machine's address, Active or Standby.
     """
 
     address: str
@@ -222,6 +227,7 @@ class AddressFacts(_Answer, frozen=True):
     cooling_left: float | None = None
     cooldown: float = 0.0
     claim: str = ""
+    role: str = ""
 
 
 class ExplainReport(_Answer, frozen=True):

@@ -1,0 +1,33 @@
+"""Which virtual machine a pod runs: pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from allotment.kube.objects import Pod
+
+__all__ = ["CONFIG_HASH", "KUBEVIRT", "is_meant", "vm_of"]
+
+KUBEVIRT: Final = "kubevirt.io"
+"""KubeVirt's API group."""
+CONFIG_HASH: Final = "kubernetes.io/config.hash"
+"""The kubelet's annotation of a static pod's mirror: the UID by which the runtime knows the pod."""
+_INSTANCE: Final = "VirtualMachineInstance"
+
+
+def vm_of(pod: Pod) -> str:
+    """The VM that the pod runs, by its name in the pod's namespace; empty for any other pod.
+
+    The controlling owner says it, and no label: whoever may make a pod may write any label on it, while a pod whose
+    controller isn't there is collected.
+    """
+    for owner in pod.metadata.owner_references:
+        if owner.controller and owner.kind == _INSTANCE and owner.api_version.partition("/")[0] == KUBEVIRT:
+            return owner.name
+    return ""
+
+
+def is_meant(pod: Pod, uid: str) -> bool:
+    """Whether the runtime's UID means this pod, or its namesake."""
+    return bool(uid) and uid in {pod.metadata.uid, pod.metadata.annotations.get(CONFIG_HASH)}
