@@ -13,13 +13,12 @@ import fcntl
 import json
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from allotment.addressing.errors import LedgerUnavailable, StateFolderHeld
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from allotment.observe.clock import Clock
 
 __all__ = ["StateLock"]
@@ -78,27 +77,32 @@ class StateLock:
 
 
 def _lock(descriptor: int, written: Path) -> str:
-    """Lock the folder, or say who has it locked. One that has only just done so is given the time to say who it is."""
+    """Lock the folder, or say who has it locked. One that has only just done so is given the time to say who it is.
+
+    Until then the file may name an earlier one, which was killed; as may one in another PID namespace seem to have been.
+    """
+    holder = ""
     for _ in range(_LOOKS):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _read_holder(written)
-            if holder:
+            holder, lives = _read_holder(written)
+            if lives:
                 return holder
             time.sleep(_PAUSE)
         else:
             return ""
-    return "it has not written down who it is"
+    return holder or "it has not written down who it is"
 
 
-def _read_holder(written: Path) -> str:
-    """Who has written itself down as the holder; empty where nobody has."""
+def _read_holder(written: Path) -> tuple[str, bool]:
+    """Who has written itself down as the holder, empty where nobody has; and whether there is such a process here."""
     try:
         holder = json.loads(written.read_bytes()[:4096])
-        return f"process {holder['pid']} of node {holder['node']}, since {holder['since']}"
+        lives = Path("/proc", str(int(holder["pid"]))).exists()
+        return f"process {holder['pid']} of node {holder['node']}, since {holder['since']}", lives
     except (OSError, ValueError, KeyError, TypeError):
-        return ""
+        return "", False
 
 
 _HOLDER = "agent.lock"

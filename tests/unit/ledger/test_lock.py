@@ -51,6 +51,27 @@ def test_the_second_is_told_who_holds_it(holder, tmp_path):
     assert holder.poll() is None
 
 
+def test_who_was_killed_before_is_not_taken_for_who_holds_it_now(holder, tmp_path, monkeypatch):
+    """Whoever has just taken it hasn't yet written down who it is."""
+    written = tmp_path / "agent.lock"
+    current = json.loads(written.read_text())
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    written.write_text(json.dumps(current | {"pid": gone.pid}))
+    monkeypatch.setattr("allotment.ledger.lock.time.sleep", lambda _: written.write_text(json.dumps(current)))
+    with pytest.raises(StateFolderHeld, match=f"process {holder.pid} of node node-7"):
+        take(tmp_path)
+
+
+def test_a_holder_that_is_out_of_sight_is_named_all_the_same(holder, tmp_path):
+    """In another PID namespace, such as another pod's."""
+    written = tmp_path / "agent.lock"
+    current = json.loads(written.read_text())
+    written.write_text(json.dumps(current | {"pid": 1 << 22}))  # more than there can be (proc(5), pid_max)
+    with pytest.raises(StateFolderHeld, match=f"process {1 << 22} of node node-7"):
+        take(tmp_path)
+
+
 def test_the_lock_ends_with_its_process_however_it_ends(holder, tmp_path):
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait()
