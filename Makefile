@@ -18,7 +18,7 @@ IMAGE ?= allotment:latest
 BUILDER ?= $(firstword $(foreach tool,buildah podman docker,$(shell command -v $(tool))))
 # Tests mostly wait for something; WORKERS=1 runs them one after the other.
 WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 ALLOWED := $(if $(filter 0,$(shell id -u)),, and not root)
 
 .PHONY: help

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,12 +15,15 @@ import leavings
 # One API server and one cluster for all tests, wherever they are: two conftests would make two of each.
 from cluster.fixtures import api_server, cluster, crds  # noqa: F401  # fixtures
 
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
+
 # How long something takes is no matter of tests, on a machine that does other things as well.
 settings.register_profile("allotment", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("allotment")
 
-_TESTS = Path(__file__).parent
-_CLUSTERS = _TESTS / "cluster"
+_CLUSTERS = "tests/cluster/"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,18 +40,21 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(partial(leavings.sweep, leavings.begin()))
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the slow tests last: what is quickly found wrong is quickly told.
+    """Run the slow tests last: what is quickly found wrong is quickly told."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
 
-    With several workers (`pytest -n`) the tests of a file stay together, as what they share is made once for each
-    worker; and those of whole clusters, of which two at once would keep each other waiting.
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """With `pytest -n … --dist loadfile`, keep all tests of whole clusters on one worker as well.
+
+    What the tests of a file share is made once for each worker; and two clusters would keep each other waiting.
     """
-    items.sort(key=_slow)
-    for item in items:
-        group = "clusters" if item.path.parent == _CLUSTERS else str(item.path.relative_to(_TESTS))
-        item.add_marker(pytest.mark.xdist_group(f"{group}, slow" if _slow(item) else group))
+    from xdist.scheduler import LoadFileScheduling  # not there unless it is installed
 
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _CLUSTERS if nodeid.startswith(_CLUSTERS) else super()._split_scope(nodeid)
 
-def _slow(item: pytest.Item) -> bool:
-    return item.get_closest_marker("slow") is not None
+    return Together(config, log) if config.getvalue("dist") == "loadfile" else None
