@@ -79,7 +79,8 @@ class StateLock:
 def _lock(descriptor: int, written: Path) -> str:
     """Lock the folder, or say who has it locked. One that has only just done so is given the time to say who it is.
 
-    Until then the file may name an earlier one, which was killed; as may one in another PID namespace seem to have been.
+    Until then the file may name an earlier one, which was killed; so may one seem to have been that is in another PID
+    namespace.
     """
     holder = ""
     for _ in range(_LOOKS):
