@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -193,16 +194,23 @@ def test_it_dies_with_the_process_that_started_it(tmp_path):
     until(lambda: not programs_in(folder), "etcd or the API server lives on")
 
 
-def test_a_test_run_that_is_ended_leaves_nothing_behind(tmp_path):
+@pytest.fixture
+def short_path():
+    """A folder below which sockets can have their paths, of 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="al-") as folder:
+        yield Path(folder)
+
+
+def test_a_test_run_that_is_ended_leaves_nothing_behind(short_path):
     command = [sys.executable, "-m", "pytest", "-q", f"{__file__}::{test_it_answers_kubectl_and_requests.__name__}"]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, "TMPDIR": str(short_path)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as process:
-        until(lambda: list(tmp_path.glob("al-run-*/al-api-*/etcd.sock")), "no API server is started")
+        until(lambda: list(short_path.glob("al-run-*/al-api-*/etcd.sock")), "no API server is started")
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert process.returncode == pytest.ExitCode.INTERRUPTED
-    assert list(tmp_path.glob("al-*")) == []
-    assert programs_in(tmp_path) == []
+    assert list(short_path.glob("al-*")) == []
+    assert programs_in(short_path) == []
 
 
 def test_a_port_is_nobody_else_s_while_it_is_held():
