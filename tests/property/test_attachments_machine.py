@@ -82,6 +82,9 @@ class Machine(RuleBasedStateMachine):
 
     # -- helpers
 
+    def request(self, verb: Verb, container: str, **fields: object) -> CniRequest:
+        return request(verb, container, **fields)
+
     def run(self, work):
         return self.runner.run(work)
 
@@ -142,7 +145,7 @@ class Machine(RuleBasedStateMachine):
         call = f"call{self.calls}"
 
         async def work() -> object:
-            attached = await self.attachments.add(request(Verb.ADD, pod), call)
+            attached = await self.attachments.add(self.request(Verb.ADD, pod), call)
             assert self.book.find(("blue", pod, "eth0")) == attached.leases, "answered before all could see it"
             on_disk = {lease.sequence for lease in self.store.state().leases}
             assert all(lease.sequence in on_disk for lease in attached.leases), "I2: answered before it was on disk"
@@ -233,7 +236,7 @@ class Machine(RuleBasedStateMachine):
         async def inside() -> None:
             async def work() -> None:
                 with contextlib.suppress(LedgerUnavailable):
-                    await self.attachments.delete(request(Verb.DEL, pod), "test")
+                    await self.attachments.delete(self.request(Verb.DEL, pod), "test")
 
             self.spawn(work())
             await self.settle()
@@ -257,7 +260,9 @@ class Machine(RuleBasedStateMachine):
         async def inside() -> None:
             async def work() -> None:
                 with contextlib.suppress(LedgerUnavailable):
-                    await self.attachments.delete(request(Verb.DEL, pod), "spool", before=before, cause=Cause.SPOOL)
+                    await self.attachments.delete(
+                        self.request(Verb.DEL, pod), "spool", before=before, cause=Cause.SPOOL
+                    )
 
             self.spawn(work())
             await self.settle()
@@ -278,7 +283,7 @@ class Machine(RuleBasedStateMachine):
 
         async def inside() -> None:
             try:
-                await self.attachments.collect(request(Verb.GC, "", valid_attachments=listed), began, "test")
+                await self.attachments.collect(self.request(Verb.GC, "", valid_attachments=listed), began, "test")
             except LedgerUnavailable:
                 return
             await self.settle()
@@ -346,6 +351,7 @@ class Machine(RuleBasedStateMachine):
             # As the daemon does before it serves: no sandbox of the earlier boot exists.
             async def end() -> None:
                 old = [lease for lease in self.book.leases() if lease.since.boot != self.clock.boot]
+                old = [lease for lease in old if lease.owner.kind is LeaseKind.POD]
                 try:
                     await self.attachments.remove(old, Cause.BOOT, "test")
                 except LedgerUnavailable:
@@ -379,7 +385,7 @@ class Machine(RuleBasedStateMachine):
 
         async def inside() -> object:
             try:
-                return await self.attachments.add(request(Verb.ADD, pod), "refused")
+                return await self.attachments.add(self.request(Verb.ADD, pod), "refused")
             except AllotmentError as error:
                 return error
 

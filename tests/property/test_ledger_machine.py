@@ -8,6 +8,7 @@ import asyncio
 import shutil
 import sqlite3
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import settings
@@ -130,6 +131,17 @@ class LedgerMachine(RuleBasedStateMachine):
             await asyncio.gather(*futures)
 
         self.run(write)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), vm=st.sampled_from(["", "db"]))
+    def hand_over(self, data, vm):
+        """A lease ends and another begins at its address, in one change: nothing rests in between."""
+        before = self.held[data.draw(st.sampled_from(sorted(self.held)))]
+        after = self.new_lease(before.owner.network, before.address, before.block)
+        after = replace(after, owner=replace(after.owner, vm=vm))
+        changes = [self.release_of(before), Granted(after)]
+        self.run(lambda: self.ledger.commit(changes))
+        self.took_effect(changes)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), place=places)

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from allotment.addressing.choosing import Choice, choose, take_claimed, to_claim
 from allotment.addressing.decisions import Ask, BookState, Claimed, Proposal, Removal
-from allotment.addressing.errors import InternalError, TryAgain, UnknownNetwork
+from allotment.addressing.errors import InternalError, UnknownNetwork
 from allotment.addressing.holdings import Holdings
 from allotment.addressing.index import LeaseIndex, shared_owner
-from allotment.addressing.lease import Cause, Granted, Lease, Moment, Released, Rest
+from allotment.addressing.lease import Cause, Granted, Lease, LeaseKind, Moment, Released, Rest
+from allotment.addressing.machines import ended_by, refuse_second, to_keep
 from allotment.addressing.resting import LIMIT
 from allotment.addressing.state import AddressState, StateKind
 from allotment.addressing.utilization import Use
@@ -50,7 +51,7 @@ class LeaseBook:
         self._networks: dict[str, Holdings] = {}
         self._index = LeaseIndex()
         self._giving: dict[AttachmentKey, Proposal] = {}
-        self._removing: dict[int, Removal] = {}  # by sequence
+        self._removing: dict[int, Removal | Proposal] = {}  # by sequence
 
     # -- what is known
 
@@ -123,8 +124,9 @@ class LeaseBook:
             InternalError: the attachment has leases (`find` comes first), or is being given some.
         """
         holdings = self._serving(ask, now, claimed=False)
-        choices = choose(holdings, ask.requested, now.seconds, one_block=ask.one_block, node=self._node)
-        return self._hold(holdings, ask, choices, now, wall)
+        kept = [lease for lease in self._kept_for(ask.owner) if lease.sequence not in self._removing]
+        choices = choose(holdings, ask.requested, now.seconds, one_block=ask.one_block, node=self._node, kept=kept)
+        return self._hold(holdings, ask, choices, now, wall, kept)
 
     def claimed(self, network: str) -> bool:
         """Whether somebody else picks the network's addresses: then `to_claim` and `accept` stand for `propose`."""
@@ -165,25 +167,13 @@ class LeaseBook:
                 f"container {owner.container_id}, interface {owner.interface} already has a lease of network "
                 f"{owner.network}, or is being given one; it must be looked up before it is asked for"
             )
-        self._refuse_second(owner)
+        if owner.vm and (holdings.plan.claimed or holdings.plan.keeps):
+            given = (change.lease for proposal in self._giving.values() for change in proposal.changes)
+            refuse_second(owner, (*self._index.of_machine(owner), *given), self._node)
         if holdings.plan.claimed is not claimed:
             how = "by Claim alone" if holdings.plan.claimed else "by this node"
             raise InternalError(f"addresses of network {owner.network} are given {how}")
         return holdings
-
-    def _refuse_second(self, owner: Owner) -> None:
-        """A VM has one address of a network, so one of its pods at a time has it on this node (I1)."""
-        if not owner.vm:
-            return
-        given = (change.lease for proposal in self._giving.values() for change in proposal.changes)
-        for lease in (*self._index.of_machine(owner), *given):
-            other = lease.owner
-            if (other.machine, other.network, other.interface) == (owner.machine, owner.network, owner.interface):
-                raise TryAgain(
-                    f"virtual machine {owner.machine} still has {lease.address} of network {owner.network} on "
-                    f"{self._node}, by its pod {other.pod_namespace}/{other.pod_name} (container "
-                    f"{other.container_id[:12]}); that one has to end first"
-                )
 
     def restore(self, claims: Iterable[Claimed], now: Moment, wall: float) -> Proposal:
         """Give addresses back to owners who are known to have them already, whatever the plans say of new ones.
@@ -214,16 +204,30 @@ class LeaseBook:
             changes.append(Granted(lease))
         return self._opened(Proposal(tuple(changes)))
 
-    def _hold(self, holdings: Holdings, ask: Ask, choices: list[Choice], now: Moment, wall: float) -> Proposal:
+    def _hold(
+        self,
+        holdings: Holdings,
+        ask: Ask,
+        choices: list[Choice],
+        now: Moment,
+        wall: float,
+        kept: Iterable[Lease] = (),
+    ) -> Proposal:
         owner = shared_owner(ask.owner)
         since = Moment(self._boot, now.seconds)
         changes: list[Granted] = []
         for choice in choices:
             self._sequence += 1
             lease = Lease(choice.address, choice.block, owner, self._sequence, since, wall, ask.netns)
-            holdings.hold(lease, choice.idle)
+            if choice.over is None:
+                holdings.hold(lease, choice.idle)
             changes.append(Granted(lease))
-        return self._opened(Proposal(tuple(changes)))
+        resumed = {choice.over.sequence for choice in choices if choice.over is not None}
+        ended = ended_by(owner, kept, resumed, since, wall)
+        proposal = self._opened(Proposal(tuple(changes), ended))
+        for change in ended:
+            self._removing[change.lease.sequence] = proposal
+        return proposal
 
     def _opened(self, proposal: Proposal) -> Proposal:
         for change in proposal.changes:
@@ -237,15 +241,29 @@ class LeaseBook:
             InternalError: it isn't open (committed, cancelled, or of another book).
         """
         if isinstance(proposal, Removal):
-            self._end(proposal)
-            for change in proposal.changes:
-                self._networks[change.lease.owner.network].release(change.lease, change.at.seconds, change.wall)
-                self._index.drop(change.lease)
+            self._end(proposal, proposal.changes)
+            self._carry_out(proposal.changes, proposal.kept)
             return
         self._settle(proposal)
-        for granted in proposal.changes:
-            self._networks[granted.lease.owner.network].commit(granted.lease)
-            self._index.add(granted.lease)
+        self._end(proposal, proposal.ended)
+        self._carry_out(proposal.ended, proposal.changes)
+
+    def _carry_out(self, released: Iterable[Released], granted: Iterable[Granted]) -> None:
+        """These leases end and those begin; at an address of both it is handed over."""
+        over = {(change.lease.owner.network, change.lease.address): change for change in released}
+        for change in granted:
+            lease = change.lease
+            holdings = self._networks[lease.owner.network]
+            before = over.pop((lease.owner.network, lease.address), None)
+            if before is None:
+                holdings.commit(lease)
+            else:
+                self._index.drop(before.lease)
+                holdings.hand_over(before.lease, lease)
+            self._index.add(lease)
+        for ended in over.values():
+            self._networks[ended.lease.owner.network].release(ended.lease, ended.at.seconds, ended.wall)
+            self._index.drop(ended.lease)
 
     def cancel(self, proposal: Proposal | Removal) -> None:
         """The ledger doesn't have it: everything is as if nobody had asked (sequence numbers are still not reused).
@@ -254,11 +272,14 @@ class LeaseBook:
             InternalError: it isn't open (committed, cancelled, or of another book).
         """
         if isinstance(proposal, Removal):
-            self._end(proposal)
+            self._end(proposal, proposal.changes)
             return
         self._settle(proposal)
+        self._end(proposal, proposal.ended)
+        taken_over = {change.lease.address for change in proposal.ended}
         for granted in reversed(proposal.changes):
-            self._networks[granted.lease.owner.network].cancel(granted.lease)
+            if granted.lease.address not in taken_over:
+                self._networks[granted.lease.owner.network].cancel(granted.lease)
 
     # -- taking back
 
@@ -266,6 +287,7 @@ class LeaseBook:
         """Begin to end leases: those that are still exactly these, by address and sequence number (I7).
 
         Others (ended already, given to another owner since, or in an open Removal) are silently not in the result.
+        What a virtual machine's pod leaves is kept for the machine, where the plan says so; not on a person's word.
 
         Raises:
             InternalError: not loaded, or `now` is of another boot.
@@ -277,10 +299,35 @@ class LeaseBook:
             held = self.at(lease.owner.network, lease.address)
             if held is not None and held.sequence == lease.sequence and held.sequence not in self._removing:
                 changes[held.sequence] = Released(held, at, wall, cause, detail)
-        removal = Removal(tuple(changes.values()))
+        removal = Removal(tuple(changes.values()), self._to_keep(tuple(changes.values())))
         for number in changes:
             self._removing[number] = removal
         return removal
+
+    def _to_keep(self, changes: Sequence[Released]) -> tuple[Granted, ...]:
+        kept: list[Granted] = []
+        found = to_keep(
+            changes,
+            block_of=lambda lease: self._networks[lease.owner.network].may_keep(lease.address),
+            of_machine=self._index.of_machine,
+        )
+        for change, owner, block in found:
+            self._sequence += 1
+            lease = Lease(change.lease.address, block, shared_owner(owner), self._sequence, change.at, change.wall)
+            kept.append(Granted(lease))
+        return tuple(kept)
+
+    def _kept_for(self, owner: Owner) -> tuple[Lease, ...]:
+        return tuple(lease for lease in self._index.of_machine(owner) if lease.owner.kind is LeaseKind.VM)
+
+    def kept(self) -> tuple[Lease, ...]:
+        """The leases by which addresses are kept for virtual machines, in no order."""
+        return tuple(lease for lease in self._index.of_machines() if lease.owner.kind is LeaseKind.VM)
+
+    def may_keep(self, lease: Lease) -> bool:
+        """Whether its address may be kept for a virtual machine, as things are now."""
+        holdings = self._networks.get(lease.owner.network)
+        return holdings is not None and holdings.may_keep(lease.address) is not None
 
     # -- looking
 
@@ -422,8 +469,8 @@ class LeaseBook:
         for key in keys:
             self._giving.pop(key, None)  # twice the same when it is dual-stack
 
-    def _end(self, removal: Removal) -> None:
-        numbers = [change.lease.sequence for change in removal.changes]
+    def _end(self, removal: Proposal | Removal, ended: Iterable[Released]) -> None:
+        numbers = [change.lease.sequence for change in ended]
         for number in numbers:
             if self._removing.get(number) is not removal:
                 raise InternalError("this removal is not open: committed or cancelled before, or of another book")

@@ -14,25 +14,40 @@ from allotment.addressing.reasons import Reason
 from allotment.addressing.state import StateKind
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from allotment.addressing.block import BlockSpace
     from allotment.addressing.holdings import Holdings
     from allotment.addressing.idle import Idle
+    from allotment.addressing.lease import Lease
 
 __all__ = ["Choice", "choose", "take_claimed", "to_claim"]
 
 
 class Choice(NamedTuple):
-    """An address taken from its block, and the rest it was taken from (None: never used)."""
+    """An address taken from its block, and the rest it was taken from (None: never used).
+
+    `over` is the lease that kept it for its virtual machine: then it was taken all the time.
+    """
 
     address: Address
     block: Prefix
     idle: Idle | None
+    over: Lease | None = None
 
 
 def choose(
-    holdings: Holdings, requested: tuple[Address, ...], seconds: float, *, one_block: bool, node: str
+    holdings: Holdings,
+    requested: tuple[Address, ...],
+    seconds: float,
+    *,
+    one_block: bool,
+    node: str,
+    kept: Sequence[Lease] = (),
 ) -> list[Choice]:
     """Take one address of every family that the network's plan has a block for, IPv4 first.
+
+    `kept` are those that are kept for whom they are taken: they go before all others, as long as they may be given.
 
     Raises:
         ConfigError: two addresses of one family are asked for.
@@ -47,7 +62,10 @@ def choose(
     try:
         for family, request in wanted:
             only = _only_block(holdings, family) if one_block else None
-            if request is None:
+            resumed = _resume(holdings, family, request, only, kept)
+            if resumed is not None:
+                choices.append(resumed)
+            elif request is None:
                 choices.append(_take_next(holdings, family, seconds, only, node))
             else:
                 choices.append(_take_this(holdings, request, seconds, only, node))
@@ -55,7 +73,8 @@ def choose(
     finally:
         if not complete:
             for choice in reversed(choices):
-                holdings.put_back(choice.address, choice.idle)
+                if choice.over is None:
+                    holdings.put_back(choice.address, choice.idle)
     if requested:
         choices.sort(key=lambda choice: choice.address)
     return choices
@@ -141,6 +160,17 @@ def _only_block(holdings: Holdings, family: Family) -> _Only | None:
         if block.prefix in labels:
             return _Only(block, block.prefix)
     return _Only(None, labels[0])
+
+
+def _resume(
+    holdings: Holdings, family: Family, request: Address | None, only: _Only | None, kept: Sequence[Lease]
+) -> Choice | None:
+    """The address that was kept; None if there is none, or another one is asked for."""
+    for lease in kept:
+        block = holdings.may_keep(lease.address) if lease.address.family is family else None
+        if block is not None and request in {None, lease.address} and (only is None or only.label == block):
+            return Choice(lease.address, block, None, lease)
+    return None
 
 
 def _take_this(holdings: Holdings, address: Address, seconds: float, only: _Only | None, node: str) -> Choice:

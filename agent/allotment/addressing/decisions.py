@@ -39,9 +39,18 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What the ledger must write before the leases are real. Its addresses are held until `commit` or `cancel`."""
+    """What the ledger must write before the leases are real. Its addresses are held until `commit` or `cancel`.
+
+    `ended` are the leases by which a virtual machine's address was kept until now, in the same change.
+    """
 
     changes: tuple[Granted, ...]
+    ended: tuple[Released, ...] = ()
+
+    @property
+    def writes(self) -> tuple[Released | Granted, ...]:
+        """All of it, in the order of the writing."""
+        return (*self.ended, *self.changes)
 
     @property
     def leases(self) -> tuple[Lease, ...]:
@@ -51,9 +60,18 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What the ledger must write before the leases are over. Until then they are in force, but nobody else's to end."""
+    """What the ledger must write before the leases are over. Until then they are in force, but nobody else's to end.
+
+    `kept` are the leases by which an address is kept for its virtual machine from now on, in the same change.
+    """
 
     changes: tuple[Released, ...]
+    kept: tuple[Granted, ...] = ()
+
+    @property
+    def writes(self) -> tuple[Released | Granted, ...]:
+        """All of it, in the order of the writing."""
+        return (*self.changes, *self.kept)
 
     @property
     def leases(self) -> tuple[Lease, ...]:

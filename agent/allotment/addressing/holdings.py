@@ -223,6 +223,12 @@ class Holdings:
         if self.space_of(lease.address) is None:
             self._loose.add(lease.address)
 
+    def hand_over(self, before: Lease, after: Lease) -> None:
+        """A lease ends, and another begins at its address in the same change: it is taken all the time."""
+        self.leases[before.address.family][before.address.value] = after
+        self._count(before, -1)
+        self._count(after, 1)
+
     def cancel(self, lease: Lease) -> None:
         """A held address is not given after all: it is what it was before."""
         _, idle = self._held.pop(lease.address)
@@ -303,6 +309,16 @@ class Holdings:
         """The leases that are astray, in order of their addresses."""
         loose = (self.leases[address.family][address.value] for address in sorted(self._loose))
         return tuple(filter(self.is_stray, loose))
+
+    def may_keep(self, address: Address) -> Prefix | None:
+        """The block of an address that may be kept for a virtual machine; None if it may not.
+
+        As long as it could be given, that is: a kept one holds up no drain, and comes back from no reservation.
+        """
+        space = self.space_of(address)
+        if self.plan is None or not self.plan.keeps or space is None or not self.blocks[space.prefix].gives:
+            return None
+        return None if self._judge_place(address, space) is not None else space.prefix
 
     def is_empty(self, prefix: Prefix, since: float) -> bool:
         """Whether nothing in this block is leased, being given, or cooling."""

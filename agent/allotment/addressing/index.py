@@ -77,6 +77,10 @@ class LeaseIndex:
             if lease.owner.network == owner.network and lease.owner.interface == owner.interface
         )
 
+    def of_machines(self) -> tuple[Lease, ...]:
+        """The leases of all virtual machines, in no order."""
+        return tuple(lease for machine in self._machines for lease in _get(self._machines, machine))
+
     def shared(self, lease: Lease) -> Lease:
         """The same lease, with what it has in common with others kept once."""
         relatives = _get(self._containers, lease.owner.container_id)

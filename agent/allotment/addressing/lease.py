@@ -26,6 +26,7 @@ __all__ = [
     "Rest",
     "Rested",
     "handle",
+    "kept_for",
 ]
 
 AttachmentKey = tuple[str, str, str]
@@ -37,6 +38,7 @@ class LeaseKind(enum.StrEnum):
 
     POD = "pod"
     TUNNEL = "tunnel"
+    VM = "vm"  # kept for a virtual machine that no pod runs now
 
 
 class Cause(enum.StrEnum):
@@ -50,6 +52,8 @@ class Cause(enum.StrEnum):
     HANG_UP = "hang-up"  # the caller was gone before it got its answer
     ORPHAN = "orphan"  # the owner is provably gone
     OPERATOR = "operator"  # a person said so
+    RESUMED = "resumed"  # the virtual machine that it was kept for has a pod again, and that has it
+    UNKEPT = "unkept"  # it is no longer kept for its virtual machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,21 @@ class Owner:
     def machine(self) -> str:
         """`<namespace>/<vm>`, by which a virtual machine's leases are found; empty for others."""
         return f"{self.pod_namespace}/{self.vm}" if self.vm else ""
+
+
+def kept_for(owner: Owner) -> Owner:
+    """The owner of an address that is kept for the virtual machine of `owner`, whose pod has ended.
+
+    In place of a container it has `<namespace>/<vm>`, which no container's ID can be.
+    """
+    return Owner(
+        network=owner.network,
+        container_id=owner.machine,
+        interface=owner.interface,
+        pod_namespace=owner.pod_namespace,
+        kind=LeaseKind.VM,
+        vm=owner.vm,
+    )
 
 
 def handle(owner: Owner) -> str:

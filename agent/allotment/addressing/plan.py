@@ -74,6 +74,7 @@ class NetworkPlan:
     cut for this node, and not Confirmed yet. `claimed` says that somebody else picks the addresses (an L2 network in a
     cluster): the blocks only say where they lie. `may_grow` are the families of which a further block is to be had by
     asking. `shared` says that it is known for certain which blocks are this node's, and that others have the rest.
+    `keeps` says that what a virtual machine's pod leaves is kept for the machine's next pod here.
     """
 
     name: str
@@ -89,3 +90,4 @@ class NetworkPlan:
     claimed: bool = False
     may_grow: tuple[Family, ...] = ()
     shared: bool = False
+    keeps: bool = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from allotment.addressing.edges import edge_name
+from allotment.addressing.lease import LeaseKind
 
 if TYPE_CHECKING:
     from allotment.addressing.address import Address, Prefix
@@ -100,6 +101,8 @@ _PREDICATES = {
 
 def whom(owner: Owner) -> str:
     """An owner as a person would look for it."""
+    if owner.kind is LeaseKind.VM:
+        return f"virtual machine {owner.machine} (kept for its interface {owner.interface}; no pod runs it here)"
     container = f"container {owner.container_id[:12]}, interface {owner.interface}"
     if owner.pod_name:
         runs = f" of virtual machine {owner.machine}" if owner.vm else ""

@@ -70,6 +70,7 @@ async def _serve(settings: Settings, metrics: Metrics) -> None:
             pods=cluster,
             events=cluster.tell if cluster is not None else None,
             make_claims=cluster.claim_desk if cluster is not None else None,
+            make_vms=cluster.vm_keeper if cluster is not None else None,
         )
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

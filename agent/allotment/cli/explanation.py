@@ -33,7 +33,7 @@ def address_sentences(
 def past_sentence(entry: HistoryEntry, now: datetime, *, named: Subject) -> str:
     """One lease that ended (or not), without what `named` says already."""
     if named is Subject.ADDRESS:
-        head = f"{_who(entry.pod_namespace, entry.pod, entry.container)}, network {entry.network}"
+        head = f"{_holder(entry)}, network {entry.network}"
     else:
         head = f"{entry.address} in network {entry.network}"
         if named is Subject.POD:
@@ -73,6 +73,9 @@ def _sentences(
 
 
 def _leased(facts: AddressFacts, lease: LeaseReport, now: datetime) -> Iterator[str]:
+    if lease.kind == "vm":
+        yield from _kept(facts, lease, now)
+        return
     holder = _who(lease.pod_namespace, lease.pod, lease.container)
     verb = "is just being given to" if facts.state is StateKind.BEING_GIVEN else "is held by"
     yield f"{facts.address} {verb} {holder} in network {facts.network}."
@@ -91,6 +94,14 @@ def _leased(facts: AddressFacts, lease: LeaseReport, now: datetime) -> Iterator[
         yield f"The controller keeps it for Claim {facts.claim}."
 
 
+def _kept(facts: AddressFacts, lease: LeaseReport, now: datetime) -> Iterator[str]:
+    machine = f"virtual machine {lease.pod_namespace}/{lease.vm}"
+    yield f"{facts.address} is kept for {machine} in network {facts.network}; no pod runs it here now."
+    yield f"It is kept since {local(lease.given)} ({ago(lease.given, now)}), as lease {lease.sequence}."
+    yield f"The machine's next pod on this node gets it, for its interface {lease.interface}."
+    yield f"It comes from block {lease.block}{_subnet(facts)}."
+
+
 def _of_machine(facts: AddressFacts, lease: LeaseReport) -> Iterator[str]:
     yield f"It is the address of virtual machine {lease.pod_namespace}/{lease.vm}, which that pod runs."
     if facts.role == "Active":
@@ -104,6 +115,12 @@ def _of_machine(facts: AddressFacts, lease: LeaseReport) -> Iterator[str]:
 
 def _freed_by(lease: LeaseReport, kept: Sequence[KeptDel], gone: Callable[[str], bool | None]) -> Iterator[str]:
     """Why it is still held, and what ends it."""
+    if lease.kind == "vm":
+        yield (
+            "It is freed when the VirtualMachine is gone or runs on another node, when vmAddressPersistence is "
+            "Disabled, when the network gives nothing new here, or by `allotment gc --address`."
+        )
+        return
     waiting = next(
         (
             entry
@@ -155,7 +172,7 @@ def _before(facts: AddressFacts, now: datetime) -> Iterator[str]:
     last = facts.last
     if last is not None and last.ended is not None:
         yield (
-            f"Last it was held by {_who(last.pod_namespace, last.pod, last.container)}, from {local(last.given)} to "
+            f"Last it was held by {_holder(last)}, from {local(last.given)} to "
             f"{local(last.ended.at)} ({span((last.ended.at - last.given).total_seconds())}): {_end(last)}."
         )
     elif facts.released is not None and facts.state is not StateKind.COOLING:
@@ -167,6 +184,12 @@ def _end(entry: HistoryEntry) -> str:
         return "it is held"
     reason = REASONS.get(entry.ended.cause, entry.ended.cause)
     return f"{reason} ({entry.ended.detail})" if entry.ended.detail else reason
+
+
+def _holder(entry: HistoryEntry) -> str:
+    if entry.kind == "vm":
+        return f"virtual machine {entry.pod_namespace}/{entry.vm}, for which it was kept"
+    return _who(entry.pod_namespace, entry.pod, entry.container)
 
 
 def _who(namespace: str, pod: str, container: str) -> str:

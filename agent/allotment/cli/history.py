@@ -29,6 +29,8 @@ REASONS: Final = {
     "hang-up": "the caller was gone before it had its answer",
     "orphan": "its owner was found to be gone",
     "operator": "an operator freed it",
+    "resumed": "its virtual machine was started again, and has it",
+    "unkept": "it was no longer kept for its virtual machine",
 }
 """What a lease's end is called in a sentence, by the word that the ledger keeps."""
 
@@ -77,12 +79,12 @@ def rows(entries: Iterable[HistoryEntry]) -> list[dict[str, Any]]:
             "address": entry.address,
             "network": entry.network,
             "pod": f"{entry.pod_namespace}/{entry.pod}" if entry.pod else "",
-            "owner": f"{entry.pod_namespace}/{entry.pod}" if entry.pod else entry.container[:12],
+            "owner": f"{entry.pod_namespace}/{entry.pod}" if entry.pod else "" if entry.vm else entry.container[:12],
             "given": Stamp(entry.given),
             "ended": Stamp(entry.ended.at) if entry.ended else None,
             "cause": entry.ended.cause if entry.ended else None,
             "detail": entry.ended.detail if entry.ended else None,
-            "container": entry.container,
+            "container": "" if entry.kind == "vm" else entry.container,
             "interface": entry.interface,
             "confName": entry.conf_name,
             "kind": entry.kind,

@@ -68,7 +68,7 @@ def rows(leases: Iterable[LeaseReport]) -> list[dict[str, Any]]:
             "address": lease.address,
             "network": lease.network,
             "pod": f"{lease.pod_namespace}/{lease.pod}" if lease.pod else "",
-            "container": lease.container,
+            "container": "" if lease.kind == "vm" else lease.container,
             "interface": lease.interface,
             "given": Stamp(lease.given),
             "block": lease.block,

@@ -7,7 +7,19 @@ import msgspec
 
 from allotment.api.meta import ObjectMeta, Record
 
-__all__ = ["Anything", "Kind", "Node", "NodeStatus", "ObjectReference", "Pod", "PodIP", "PodSpec", "PodStatus"]
+__all__ = [
+    "Anything",
+    "Instance",
+    "InstanceStatus",
+    "Kind",
+    "Node",
+    "NodeStatus",
+    "ObjectReference",
+    "Pod",
+    "PodIP",
+    "PodSpec",
+    "PodStatus",
+]
 
 
 class Kind(Protocol):
@@ -45,6 +57,20 @@ class Pod(Record, frozen=True):
     metadata: ObjectMeta
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+
+class InstanceStatus(Record, frozen=True):
+    """The status of KubeVirt's VirtualMachineInstance: how far it is, and on which node."""
+
+    phase: str = ""
+    node_name: str = ""
+
+
+class Instance(Record, frozen=True):
+    """KubeVirt's VirtualMachineInstance: a virtual machine that is started."""
+
+    metadata: ObjectMeta
+    status: InstanceStatus = InstanceStatus()
 
 
 class NodeStatus(Record, frozen=True):

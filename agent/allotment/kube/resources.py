@@ -14,7 +14,7 @@ from allotment.api.names import is_subdomain
 from allotment.api.network import Network
 from allotment.api.numbered import IPAddress
 from allotment.api.reservation import IPReservation
-from allotment.kube.objects import Kind, Node, ObjectReference, Pod
+from allotment.kube.objects import Anything, Instance, Kind, Node, ObjectReference, Pod
 
 if TYPE_CHECKING:
     import builtins
@@ -24,10 +24,12 @@ __all__ = [
     "ALLOCATIONS",
     "CLAIMS",
     "CONFIGS",
+    "INSTANCES",
     "NETWORKS",
     "NODES",
     "PODS",
     "RESERVATIONS",
+    "VMS",
     "Resource",
     "key_of",
 ]
@@ -90,4 +92,10 @@ CONFIGS: Final[Resource[IPAMConfig]] = Resource(GROUP, VERSION, "ipamconfigs", "
 CLAIMS: Final[Resource[Claim]] = Resource(GROUP, VERSION, "claims", "Claim", Claim, namespaced=True)
 ADDRESSES: Final[Resource[IPAddress]] = Resource(GROUP, VERSION, "ipaddresses", "IPAddress", IPAddress)
 PODS: Final[Resource[Pod]] = Resource("", "v1", "pods", "Pod", Pod, namespaced=True)
+VMS: Final[Resource[Anything]] = Resource(
+    "kubevirt.io", "v1", "virtualmachines", "VirtualMachine", Anything, namespaced=True
+)
+INSTANCES: Final[Resource[Instance]] = Resource(
+    "kubevirt.io", "v1", "virtualmachineinstances", "VirtualMachineInstance", Instance, namespaced=True
+)
 NODES: Final[Resource[Node]] = Resource("", "v1", "nodes", "Node", Node)

@@ -33,7 +33,8 @@ from allotment.node.own_node import OwnNode
 from allotment.node.rebuilding.evidence import RunningPod
 from allotment.node.unseen import Unseen
 from allotment.node.view import FileProblem, View
-from allotment.node.vms.naming import CONFIG_HASH
+from allotment.node.vms.keeper import VmKeeper
+from allotment.node.vms.naming import CONFIG_HASH, KUBEVIRT_NODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from allotment.kube.resources import Resource
     from allotment.node.claims.parts import ClaimParts
     from allotment.node.notices.notice import Notice
+    from allotment.node.vms.parts import VmParts
     from allotment.observe.clock import Clock
 
 __all__ = ["CONFIRM", "ClusterSource", "connected"]
@@ -196,6 +198,15 @@ class ClusterSource:
     def claim_desk(self, parts: ClaimParts) -> ClaimDesk:
         """Where the addresses of L2 networks are asked for."""
         return ClaimDesk(self._client, self.pod, parts, self._log)
+
+    def vm_keeper(self, parts: VmParts) -> VmKeeper:
+        """What knows the node's virtual machines, and keeps their addresses."""
+        return VmKeeper(self._client, self.pod, self._may_run_vms, parts, self._log)
+
+    def _may_run_vms(self) -> bool:
+        """Whether a pod that wasn't seen may be a virtual machine's, and can be asked for."""
+        labels = self._own.labels
+        return (labels is None or KUBEVIRT_NODE in labels) and self._pods_now.lost_contact is None
 
     def pods(self) -> Pods | Unreadable:
         """The pods that are bound to this node, by UID, or why that isn't known now.

@@ -39,6 +39,7 @@ from allotment.node.spool import Spool
 from allotment.node.start import start_ledger
 from allotment.node.view import View
 from allotment.node.view_cache import ViewCache
+from allotment.node.vms.parts import VmParts
 from allotment.observe.http import HttpServer
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from allotment.node.settings import Settings
     from allotment.node.start import Started
     from allotment.node.view import Source
+    from allotment.node.vms.parts import Vms
     from allotment.observe.clock import Clock
     from allotment.observe.metrics import Metrics
     from allotment.observe.systemd import Notifier
@@ -79,8 +81,8 @@ class Agent:
 
     `make_source` is given the state of the ledger's folder once it is locked; `listener` is a socket that somebody
     opened for us (socket activation), else one is bound at the configured path. Where there is a cluster to ask, `pods`
-    says which pods are bound to this node, `make_claims` makes what asks for the addresses of L2 networks, and `events`
-    takes notices, where they are made Events of.
+    says which pods are bound to this node, `make_claims` makes what asks for the addresses of L2 networks, `make_vms`
+    what knows virtual machines, and `events` takes notices, where they are made Events of.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Agent:
         pods: NodePods | None = None,
         events: Callable[[Notice], None] | None = None,
         make_claims: Callable[[ClaimParts], Claims] | None = None,
+        make_vms: Callable[[VmParts], Vms] | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -108,6 +111,8 @@ class Agent:
         self._notices = Notices(metrics, events)
         self._make_claims = make_claims
         self._claims: Claims | None = None
+        self._make_vms = make_vms
+        self._vms: Vms | None = None
         self._stop = asyncio.Event()
         self._view = View()
         self._cached: View | None = None
@@ -183,6 +188,10 @@ class Agent:
             self._claims = self._make_claims(self._claim_parts(started, book))
             attachments.pick_by(self._claims)
             part("claims", self._claims.run())
+        if self._make_vms is not None:
+            self._vms = self._make_vms(self._vm_parts(book))
+            attachments.know_machines(self._vms)
+            part("virtual machines", self._vms.run())
         if (runtime := self._find_runtime()) is not None:
             second_look = SecondLook(book, attachments, clock, log, runtime=runtime)
             attachments.after_del(second_look.consider)
@@ -244,11 +253,23 @@ class Agent:
             waits=lambda: self._opening.waits,
         )
 
+    def _vm_parts(self, book: LeaseBook) -> VmParts:
+        return VmParts(
+            book=book,
+            attachments=self._attachments,
+            clock=self._clock,
+            metrics=self._metrics,
+            node=self._settings.node,
+            waits=lambda: self._opening.waits,
+        )
+
     def _leases_changed(self, keeper: AllocationKeeper, search: OrphanSearch) -> None:
         keeper.poke()
         search.poke()
         if self._claims is not None:
             self._claims.poke()
+        if self._vms is not None:
+            self._vms.poke()
 
     def _allocation_keeper(
         self, source: Source, book: LeaseBook, started: Started, cache: ViewCache, search: OrphanSearch
@@ -353,6 +374,8 @@ class Agent:
         keeper.take(view)
         if self._claims is not None:
             self._claims.take(view)
+        if self._vms is not None:
+            self._vms.take(view)
         self._unkept.set()
         self._opening.seen(view)
         self._look_at_room()

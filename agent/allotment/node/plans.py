@@ -82,15 +82,17 @@ def _plan(
     )
     blocks = _blocks(network, allocation, closed)
     layer = network.spec.type if network else allocation.spec.type if allocation else Layer.L3
+    refusal = _refusal(name, network, allocation, view, node) or _all_closed(name, network, blocks)
+    merged = effective(view.config, network)
     return NetworkPlan(
         name=name,
         layer=layer,
         subnets=tuple(subnet.prefix for subnet in network.spec.subnets) if network else (),
         blocks=blocks,
-        cooldown=float(effective(view.config, network).cooldown_seconds),
+        cooldown=float(merged.cooldown_seconds),
         excluded=excluded or IntervalSet(),
         reserved=reserved,
-        refusal=_refusal(name, network, allocation, view, node) or _all_closed(name, network, blocks),
+        refusal=refusal,
         no_more=_no_more(view, network, allocation, blocks),
         pending=tuple(block.prefix for block in allocation.spec.blocks if block.state == "Pending")
         if allocation
@@ -98,6 +100,10 @@ def _plan(
         claimed=layer is Layer.L2 and not view.local_l2,
         may_grow=_may_grow(view, network, allocation, closed),
         shared=layer is Layer.L3 and view.controlled and view.synced and not view.doubted,
+        keeps=layer is Layer.L3
+        and view.controlled
+        and merged.vm_address_persistence
+        and (refusal is None or refusal.error is NotAdmitted),
     )
 
 

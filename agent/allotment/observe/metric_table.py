@@ -79,6 +79,12 @@ METRICS: Final[tuple[Metric, ...]] = (
         {"state": ("held", "left", "owed")},
     ),
     Metric(
+        "vm_addresses_kept",
+        Kind.GAUGE,
+        "Addresses that are kept here for virtual machines of which no pod runs now; they count as in use.",
+        {"network": ()},
+    ),
+    Metric(
         "hang_ups_total",
         Kind.COUNTER,
         "Callers that were gone before they acknowledged their answer; what the call granted was taken back.",

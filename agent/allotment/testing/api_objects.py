@@ -18,10 +18,12 @@ from allotment.kube.resources import (
     ALLOCATIONS,
     CLAIMS,
     CONFIGS,
+    INSTANCES,
     NETWORKS,
     NODES,
     PODS,
     RESERVATIONS,
+    VMS,
     Resource,
     key_of,
 )
@@ -32,7 +34,10 @@ Json = dict[str, Any]
 
 SERVED: Final[dict[str, Resource[Any]]] = {
     resource.full_name: resource
-    for resource in (NETWORKS, ALLOCATIONS, RESERVATIONS, CONFIGS, CLAIMS, ADDRESSES, PODS, NODES, EVENTS)
+    for resource in (
+        *(NETWORKS, ALLOCATIONS, RESERVATIONS, CONFIGS, CLAIMS, ADDRESSES, PODS, NODES, EVENTS),
+        *(VMS, INSTANCES),
+    )
 }
 """The kinds it serves from the start, by RBAC's name."""
 

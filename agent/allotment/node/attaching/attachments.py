@@ -29,6 +29,7 @@ from allotment.addressing.lease import Cause, LeaseKind, Moment
 from allotment.addressing.reasons import Reason
 from allotment.node.attaching.commits import Commits, Write
 from allotment.node.attaching.hearers import Hearers
+from allotment.node.attaching.machines import with_machine, with_seen_machine
 from allotment.node.attaching.nameless import Nameless
 from allotment.node.attaching.shortage import Shortage
 from allotment.node.attaching.strays import refuse_strays, report_strays
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from allotment.addressing.plan import NetworkPlan
     from allotment.cni.request import CniRequest
     from allotment.node.attaching.commits import Store
+    from allotment.node.attaching.machines import Machines
     from allotment.node.attaching.picker import Picker
     from allotment.observe.clock import Clock
 
@@ -94,6 +96,7 @@ class Attachments:
         self._supposed: list[Supposed] = []  # in force, and not on disk yet
         self._settle_kept: Callable[[], Awaitable[None]] | None = None
         self._picker: Picker | None = None
+        self._machines: Machines | None = None
         self._look_again: Callable[[CniRequest, Moment, str], None] | None = None
 
     # -- what the daemon tells us ---------------------------------------------------------------------------------
@@ -138,6 +141,10 @@ class Attachments:
         """Have `picker` pick the addresses of networks that are claimed."""
         self._picker = picker
 
+    def know_machines(self, machines: Machines) -> None:
+        """Have `machines` say which pods run virtual machines, whose addresses are kept for them."""
+        self._machines = machines
+
     def busy(self) -> frozenset[AttachmentKey]:
         """The attachments that a request is at work on now."""
         return self._turns.held()
@@ -161,6 +168,8 @@ class Attachments:
         """
         owner = request.owner()
         await self._admission(owner.network)
+        if not (self._book.claimed(owner.network) or self._book.find(owner.key)):
+            owner = await with_machine(owner, self._machines, self._clock)
         try:
             return await self._give(request, owner, call_id)
         except Exhausted as error:
@@ -341,6 +350,7 @@ class Attachments:
         Raises:
             LedgerUnavailable: nothing was restored.
         """
+        claims = tuple(replace(claim, owner=with_seen_machine(claim.owner, self._machines)) for claim in claims)
         proposal = self._book.restore(claims, Moment(self._clock.boot, 0.0), self._clock.wall())
         if proposal.changes:
             await self._commits.write(proposal, Write())

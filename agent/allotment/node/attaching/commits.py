@@ -87,4 +87,4 @@ class Commits:
                 self._leases_changed()
             write.end(error)
 
-        return self._store.submit(decided.changes, settle)
+        return self._store.submit(decided.writes, settle)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from allotment.addressing.lease import LeaseKind
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -21,7 +23,7 @@ class Nameless:
     def __init__(self, leases: Iterable[Lease] = ()) -> None:
         self._found: dict[tuple[str, str], list[AttachmentKey]] = {}
         for lease in leases:
-            if lease.owner.container_id.startswith(UNKNOWN_OWNER):
+            if lease.owner.kind is LeaseKind.POD and lease.owner.container_id.startswith(UNKNOWN_OWNER):
                 self._found.setdefault((_plain(lease.netns), lease.owner.interface), []).append(lease.owner.key)
 
     def of(self, netns: str, interface: str) -> Iterable[AttachmentKey]:

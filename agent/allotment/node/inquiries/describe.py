@@ -99,7 +99,9 @@ def _entry(owner: Owner, address: str, sequence: int, given: float, ended: Ended
 
 
 def who(owner: Owner) -> str:
-    """An owner in few characters: the pod, or else the container."""
+    """An owner in few characters: the pod, or else the virtual machine or the container."""
+    if owner.kind is LeaseKind.VM:
+        return f"virtual machine {owner.machine}"
     return f"{owner.pod_namespace}/{owner.pod_name}" if owner.pod_name else f"container {owner.container_id[:12]}"
 
 
@@ -110,8 +112,11 @@ def claim_of(lease: Lease) -> str:
     return f"{owner.pod_namespace}/{claim_name(owner.pod_name, pool, owner.container_id, owner.interface)}"
 
 
-def means_container(text: str, container_id: str) -> bool:
-    """Whether a person who writes `text` means this container: its ID, or enough of its first characters."""
+def means_container(text: str, owner: Owner) -> bool:
+    """Whether a person who writes `text` means this owner's container: its ID, or enough of its first characters."""
+    container_id = owner.container_id
+    if owner.kind is LeaseKind.VM:  # it has none
+        return False
     return text == container_id or (len(text) >= SHORTEST_PREFIX and container_id.startswith(text))
 
 

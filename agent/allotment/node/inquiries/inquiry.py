@@ -97,7 +97,7 @@ class Wanted:
         return (
             (not self.network or owner.network == self.network)
             and (self.pod is None or (owner.pod_namespace, owner.pod_name) == self.pod)
-            and (not self.container or means_container(self.container, owner.container_id))
+            and (not self.container or means_container(self.container, owner))
             and (self.address is None or lease.address == self.address)
         )
 
@@ -259,7 +259,7 @@ class Inquiry:
             rows = await self._past.history(query)
             if wanted.container and not rows:  # named by its first characters, then, among the latest rows
                 near = await self._past.history(replace(query, container_id=None, limit=_SCANNED))
-                rows = [row for row in near if means_container(wanted.container, row.owner.container_id)][:limit]
+                rows = [row for row in near if means_container(wanted.container, row.owner)][:limit]
         except AllotmentError as error:
             return (), error.message
         return tuple(map(past_entry, rows)), ""

@@ -153,5 +153,5 @@ def _conflict(network: str, address: Address, sandboxes: Iterable[Sandbox], hold
 
 def user_of(owner: Owner) -> User:
     """The owner of a lease, as a user of its address."""
-    name = f"{owner.pod_namespace}/{owner.pod_name}" if owner.pod_name else str(owner.kind)
+    name = f"{owner.pod_namespace}/{owner.pod_name}" if owner.pod_name else owner.machine or str(owner.kind)
     return User(name, owner.container_id, owner.pod_namespace, owner.pod_name, owner.pod_uid)

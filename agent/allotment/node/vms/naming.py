@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from allotment.kube.objects import Pod
 
-__all__ = ["CONFIG_HASH", "KUBEVIRT", "is_meant", "vm_of"]
+__all__ = ["CONFIG_HASH", "KUBEVIRT", "KUBEVIRT_NODE", "is_meant", "vm_of"]
 
 KUBEVIRT: Final = "kubevirt.io"
 """KubeVirt's API group."""
+KUBEVIRT_NODE: Final = "kubevirt.io/schedulable"
+"""The label, of whatever value, of a node that KubeVirt runs virtual machines on."""
 CONFIG_HASH: Final = "kubernetes.io/config.hash"
 """The kubelet's annotation of a static pod's mirror: the UID by which the runtime knows the pod."""
 _INSTANCE: Final = "VirtualMachineInstance"
