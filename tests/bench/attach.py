@@ -42,10 +42,11 @@ def one_caller(stage: Stage) -> Outcome:
         count = stage.size(40)
         mine = measure(stage.ours.plugin, VERBS, count, first=stage.numbers(count))
         floor.add(measure(stage.nothing, ["NOTHING"], count).latencies["NOTHING"])
-        sync.add(stage.sync(count))
         few = stage.size(12)
         rival = measure(stage.rival, VERBS, few, first=stage.numbers(few))
         status.add(measure(stage.ours.plugin, ["STATUS"], count).latencies["STATUS"])
+        # Between two calls of one caller the disk has nothing to do for as long, and takes longer for it.
+        sync.add(stage.sync(count, pace=status.rounds[-1]))
         for verb in VERBS:
             ours[verb].add(mine.latencies[verb])
             theirs[verb].add(rival.latencies[verb])

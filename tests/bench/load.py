@@ -133,10 +133,12 @@ class Background:
             raise LoadError(f"the load driver ended with {self._process.returncode}")
 
 
-def sync_times(path: Path, count: int) -> list[float]:
-    """What an fdatasync of 4 KiB at `path` takes, in microseconds, `count` times. The file is removed again."""
-    done = subprocess.run(
-        [str(programs.spawn()), "sync", "--count", str(count), str(path)], stdout=subprocess.PIPE, check=True
-    )
+def sync_times(path: Path, count: int, *, pace: float = 0.0) -> list[float]:
+    """What an fdatasync of 4 KiB at `path` takes, in microseconds, `count` times. The file is removed again.
+
+    `pace` is how long the disk is left alone before each, in microseconds.
+    """
+    command = [str(programs.spawn()), "sync", "--count", str(count), "--pace", str(int(pace * 1e3)), str(path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     path.unlink()
     return [value / 1e3 for value in json.loads(done.stdout)["latency_ns"]["SYNC"]]

@@ -2,14 +2,15 @@
  *
  *   spawn load --callers N --count M [--first F] [--until-eof] --verbs ADD,DEL --stdin FILE
  *              [--env NAME=VALUE]... [--answers FILE] -- PLUGIN
- *   spawn sync --count M FILE
+ *   spawn sync --count M [--pace NANOSECONDS] FILE
  *
  * `load` gives each operation a number, from F on, and runs the verbs in turn for it; "@N@" in a value of the
  * environment and in the standard input is the operation's number. With --until-eof it goes on until its own standard
  * input ends. A run has succeeded when the exit code is 0 and, for ADD, something was printed. What ADD printed goes to
  * --answers, a line each.
  *
- * `sync` overwrites 4 KiB blocks of FILE, which it makes, each followed by fdatasync.
+ * `sync` overwrites 4 KiB blocks of FILE, which it makes, each followed by fdatasync, and waits between two of them for
+ * as long as --pace says: a disk that had nothing to do for a moment takes longer.
  *
  * Both print one JSON object; times are nanoseconds of CLOCK_MONOTONIC. The pipes a runtime would have are made before
  * a run's time begins and read after it ends, so what is measured is the plugin. vfork, because it is the cheapest way
@@ -51,7 +52,7 @@ struct caller {
 };
 
 static struct {
-    long callers, count, first;
+    long callers, count, first, pace;
     bool until_eof;
     const char *plugin;
     const char *verbs[MAX_VERBS];
@@ -297,7 +298,9 @@ static void sync_file(const char *path)
         die(path);
     printf("{\"latency_ns\": {\"SYNC\": [");
     for (long i = 0; i < plan.count; i++) {
+        struct timespec pause = {plan.pace / 1000000000, plan.pace % 1000000000};
         memset(block, (int)(i & 0xff), BLOCK);
+        nanosleep(&pause, NULL);
         long long begin = now();
         if (pwrite(fd, block, BLOCK, i % BLOCKS * BLOCK) != BLOCK || fdatasync(fd))
             die(path);
@@ -363,6 +366,8 @@ int main(int argc, char **argv)
             plan.count = number_of(*value, 1, 10000000);
         } else if (take(at, "--first", &value)) {
             plan.first = number_of(*value, 0, LONG_MAX / 2);
+        } else if (take(at, "--pace", &value)) {
+            plan.pace = number_of(*value, 0, 1000000000);
         } else if (take(at, "--verbs", &value) && *value) {
             read_verbs(*value);
         } else if (take(at, "--stdin", &value) && *value) {

@@ -130,9 +130,9 @@ class Stage:
         conf.write_text("{}")
         return Plugin("do-nothing binary", programs.nothing(), conf)
 
-    def sync(self, count: int) -> list[float]:
-        """fdatasync of 4 KiB on the state folder's disk, in microseconds, `count` times."""
-        return sync_times(self.folder / "sync", count)
+    def sync(self, count: int, *, pace: float) -> list[float]:
+        """fdatasync of 4 KiB on the state folder's disk, `count` times, with a pause before each; microseconds."""
+        return sync_times(self.folder / "sync", count, pace=pace)
 
     def _hold_namespace(self, ends: ExitStack) -> str:
         """A network namespace of our own for CNI_NETNS: host-local refuses one that is not there."""
