@@ -23,6 +23,9 @@ from nodes import until
 
 __all__ = ["agent", "name"]
 
+_OFFERED = 300.0
+"""Seconds in which an empty block has to be offered: it is looked at once a minute, at worst three times."""
+
 
 @pytest.fixture
 def agent(launcher, server, name):
@@ -127,7 +130,7 @@ def test_an_empty_block_is_offered_and_taken_or_taken_back_when_it_is_needed(ser
     net = controller.net
     for number in range(3):  # of five in a block
         given(agent, f"c{number}", net)
-    offered = until(lambda: controller.status.get("relinquished"), "no block is offered", limit=150)
+    offered = until(lambda: controller.status.get("relinquished"), "no block is offered", limit=_OFFERED)
     assert offered == [blocks[2]]  # without the second one there would be too little
     agent.kill()
     agent.start()
@@ -140,7 +143,7 @@ def test_an_empty_block_is_offered_and_taken_or_taken_back_when_it_is_needed(ser
     assert given(agent, "c10", net) == ("10.75.0.18",)
     for number in range(3, 11):
         assert not agent.ask("DEL", f"c{number}", network=net).exit_code
-    until(lambda: controller.status.get("relinquished") == [blocks[2]], "no block is offered again", limit=150)
+    until(lambda: controller.status.get("relinquished") == [blocks[2]], "no block is offered again", limit=_OFFERED)
     controller.set(*blocks[:2])
     until(lambda: "relinquished" not in controller.status, "a block that was taken is still offered")
     # What comes back is an ordinary block again.
