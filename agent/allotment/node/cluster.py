@@ -30,11 +30,12 @@ from allotment.node.claims.desk import ClaimDesk
 from allotment.node.cluster_events import event_of
 from allotment.node.orphans.verdicts import Pods, Unreadable
 from allotment.node.own_node import OwnNode
+from allotment.node.pod_uids import uids_of
 from allotment.node.rebuilding.evidence import RunningPod
 from allotment.node.unseen import Unseen
 from allotment.node.view import FileProblem, View
 from allotment.node.vms.keeper import VmKeeper
-from allotment.node.vms.naming import CONFIG_HASH, KUBEVIRT_NODE
+from allotment.node.vms.naming import KUBEVIRT_NODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -215,14 +216,14 @@ class ClusterSource:
         """
         if why := self._why_no_pods():
             return Unreadable(why)
-        return Pods(frozenset(uid for pod in self._pods_now.items.values() for uid in _uids(pod)))
+        return Pods(frozenset(uid for pod in self._pods_now.items.values() for uid in uids_of(pod)))
 
     def running(self) -> tuple[RunningPod, ...] | Unreadable:
         """Those of them that have not ended, and are not in the node's own network, with their addresses."""
         if why := self._why_no_pods():
             return Unreadable(why)
         return tuple(
-            RunningPod(pod.metadata.namespace, pod.metadata.name, _uids(pod), _addresses(pod))
+            RunningPod(pod.metadata.namespace, pod.metadata.name, uids_of(pod), _addresses(pod))
             for pod in self._pods_now.items.values()
             if not pod.spec.host_network and pod.status.phase not in _ENDED
         )
@@ -354,10 +355,6 @@ class ClusterSource:
             for kind in (self._networks, self._allocations):
                 if kind.unsure:
                     kind.reflector.relist()
-
-
-def _uids(pod: Pod) -> frozenset[str]:
-    return frozenset({pod.metadata.uid, pod.metadata.annotations.get(CONFIG_HASH, "")} - {""})
 
 
 def _addresses(pod: Pod) -> tuple[Address, ...]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from allotment.api.meta import LEDGER_ANNOTATION, NODE_FINALIZER, OwnerReference
 from allotment.kube.failures import AlreadyExists, NotFound
 from allotment.kube.resources import CLAIMS, PODS
-from allotment.node.vms.naming import is_meant, vm_of
+from allotment.node.pod_uids import is_meant
+from allotment.node.vms.naming import vm_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from allotment.kube.objects import Pod
 
-__all__ = ["CONFIG_HASH", "KUBEVIRT", "KUBEVIRT_NODE", "is_meant", "vm_of"]
+__all__ = ["KUBEVIRT", "KUBEVIRT_NODE", "vm_of"]
 
 KUBEVIRT: Final = "kubevirt.io"
 """KubeVirt's API group."""
 KUBEVIRT_NODE: Final = "kubevirt.io/schedulable"
 """The label, of whatever value, of a node that KubeVirt runs virtual machines on."""
-CONFIG_HASH: Final = "kubernetes.io/config.hash"
-"""The kubelet's annotation of a static pod's mirror: the UID by which the runtime knows the pod."""
 _INSTANCE: Final = "VirtualMachineInstance"
 
 
@@ -28,8 +26,3 @@ def vm_of(pod: Pod) -> str:
         if owner.controller and owner.kind == _INSTANCE and owner.api_version.partition("/")[0] == KUBEVIRT:
             return owner.name
     return ""
-
-
-def is_meant(pod: Pod, uid: str) -> bool:
-    """Whether the runtime's UID means this pod, or its namesake."""
-    return bool(uid) and uid in {pod.metadata.uid, pod.metadata.annotations.get(CONFIG_HASH)}

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from allotment.addressing.errors import AllotmentError
 from allotment.kube.resources import PODS
-from allotment.node.vms.naming import is_meant, vm_of
+from allotment.node.pod_uids import is_meant
+from allotment.node.vms.naming import vm_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
