@@ -140,9 +140,9 @@ static int read_request(void) {
         request_size = (size_t)(at + 1 - (char *)request);
     }
     for (char **variable = environ; *variable; variable++) {
-        size_t size = strlen(*variable) + 1;
         if (strncmp(*variable, "CNI_", 4) || !strchr(*variable, '=')) continue;
         if (!strncmp(*variable, "CNI_ALLOTMENT_", 14)) continue; /* only ours to say */
+        size_t size = strlen(*variable) + 1;
         if (size > LIMIT - request_size) return FAIL(CODE_ENVIRONMENT, "the CNI_* variables take more than 1 MiB");
         memcpy(request + request_size, *variable, size);
         request_size += size;
