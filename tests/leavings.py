@@ -12,8 +12,6 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from cluster.node import control_group_trees, remove_control_group
-
 __all__ = ["begin", "sweep"]
 
 
@@ -29,6 +27,9 @@ def begin() -> Path:
 
 def sweep(folder: Path) -> None:
     """Remove the folder, what is mounted below it, and the control groups of clusters that were made there."""
+    # Late, since every run of the tests begins here, and hardly any has a cluster.
+    from cluster.node import control_group_trees, remove_control_group
+
     below = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for mount in reversed([path for path in below if path.startswith(f"{folder}/")]):
         subprocess.run(["umount", "--lazy", mount], check=False)

@@ -7,8 +7,7 @@ import itertools
 
 import pytest
 
-from kube.cluster_agent import ClusterAgent, add_node, delete, patch
-from nodes import until
+from kube.cluster_agent import ClusterAgent, add_node, remove_left
 
 __all__ = ["agent", "name"]
 
@@ -21,14 +20,7 @@ def name(server):
     name = f"ca{next(_NUMBERS)}"
     add_node(server, name)
     yield name
-    for plural in ("allocations", "networks"):
-        # A test may have had the API server start anew, which then has to read its own rights first.
-        path = f"/apis/allotment.dev/v1alpha1/{plural}"
-        until(lambda path=path: server.request("GET", path)[0] == 200, "the API server does not list")
-        for item in server.request("GET", path)[1]["items"]:
-            if name in item["metadata"]["name"]:
-                patch(server, plural, item["metadata"]["name"], {"metadata": {"finalizers": []}})
-                delete(server, plural, item["metadata"]["name"])
+    remove_left(server, name)
     server.kubectl("delete", "node", name)
 
 

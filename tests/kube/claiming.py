@@ -18,10 +18,9 @@ from kube.cluster_agent import (
     add_node,
     allocation,
     create,
-    delete,
     network,
     object_,
-    patch,
+    remove_left,
 )
 from kube.following import CLOCK
 
@@ -48,11 +47,7 @@ def name(server, controller):
     yield name
     for claim in claims(server, f"n{name}"):
         end(server, claim)
-    for plural in ("allocations", "networks"):
-        for item in server.request("GET", f"{API}/{plural}")[1]["items"]:
-            if name in item["metadata"]["name"]:
-                patch(server, plural, item["metadata"]["name"], {"metadata": {"finalizers": []}})
-                delete(server, plural, item["metadata"]["name"])
+    remove_left(server, name)
     server.kubectl("delete", "node", name, f"{name}-b")
 
 

@@ -70,6 +70,15 @@ def delete(server, plural, name):
     server.request("DELETE", f"/apis/allotment.dev/v1alpha1/{plural}/{name}")
 
 
+def remove_left(server, name):
+    """Remove the Allocations and Networks with this in their names that a test has left, whoever holds them."""
+    for plural in ("allocations", "networks"):
+        for item in server.request("GET", f"/apis/allotment.dev/v1alpha1/{plural}")[1]["items"]:
+            if name in item["metadata"]["name"]:
+                patch(server, plural, item["metadata"]["name"], {"metadata": {"finalizers": []}})
+                delete(server, plural, item["metadata"]["name"])
+
+
 def network(name, cidr="10.71.0.0/16", length=26, **spec):
     subnets = [{"cidr": cidr, "hostPrefixLength": length}]
     spec = {"type": "L3", "subnets": subnets, "cooldownSeconds": 0, **spec}
