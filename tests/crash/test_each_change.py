@@ -13,34 +13,28 @@ import json
 import queue
 import shutil
 import signal
-import tempfile
-from pathlib import Path
 
 import pytest
 import yaml
 
 import agents
 import nodes
-from agents import Agent, Launcher, now
+from agents import Agent, now
 from allotment.addressing.address import parse_prefix
 from allotment.addressing.errors import AllotmentError
 from allotment.api.meta import NODE_FINALIZER
 from allotment.cni.exchange import SPOOL
 from allotment.cni.frames import encode_call, encode_spool_entry
 from allotment.ledger import LedgerReader
+from crash.stage import Died, DiskStage
 from crash.told import Told
 from crash.world import COOLDOWN
-from faults.injection import CHANGES, Faults
 
 WORKERS = 3
 BLUE, GREEN = "blue", "green"
 BOOT, NEXT_BOOT = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
 DRAINING = ', deletionTimestamp: "2026-01-01T00:00:00Z"'
 REFUSED = 7
-
-
-class Died(Exception):  # noqa: N818  # no error: it is what was to happen
-    """The agent was killed, as it was to be."""
 
 
 def manifest(network, **more):
@@ -301,25 +295,11 @@ class Loss(Life):
             super().judge_disk()
 
 
-class Stage:
-    """Where lives are played, one after the other; a context manager."""
+class Stage(DiskStage):
+    """Where lives are played, one after the other."""
 
     def __init__(self):
         self._prepared = {}
-
-    def __enter__(self):
-        with contextlib.ExitStack() as stack:
-            self._folder = Path(tempfile.mkdtemp(prefix="al-", dir="/dev/shm"))
-            stack.callback(shutil.rmtree, self._folder)
-            self._home = self._folder / "home"
-            faults = stack.enter_context(Faults(self._home / "disk"))
-            self._control = faults.control
-            self._launcher = stack.enter_context(Launcher(faults.environment()))
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_):
-        self._stack.close()
 
     @contextlib.contextmanager
     def _life(self, kind):
@@ -342,30 +322,6 @@ class Stage:
                 yield life
             finally:
                 self._control.disarm()
-
-    def count(self, kind):
-        """How many changes of the disk a whole one makes; it varies a little with what shares a transaction."""
-        with self._life(kind) as life:
-            self._control.count(CHANGES)
-            life.live()
-            seen = self._control.seen
-            life.judge_disk()
-            life.finish()
-            return seen
-
-    def play(self, kind, point, *, half):
-        """One that is interrupted at that change of the disk; False when it was over before."""
-        with self._life(kind) as life:
-            self._control.arm(CHANGES, first=point, half=half)
-            died = False
-            try:
-                life.live()
-            except Died:
-                died = True
-            self._control.disarm()
-            life.judge_disk()
-            life.finish()
-            return died
 
 
 @pytest.fixture(scope="module")
@@ -393,7 +349,7 @@ def test_killed_at_each_change_of_the_disk(stages, kind, step):
     def play(point):
         stage = free.get()
         try:
-            return stage.play(kind, point, half=bool(point % 2))
+            return stage.play(point, kind, half=bool(point % 2))
         except BaseException as error:
             error.add_note(f"killed at change {point}")
             raise

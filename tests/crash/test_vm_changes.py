@@ -9,15 +9,13 @@ import contextlib
 import itertools
 import shutil
 import signal
-import tempfile
-from pathlib import Path
 
 import pytest
 
-from agents import Launcher, told
+from agents import told
 from allotment.addressing.errors import AllotmentError
 from allotment.ledger import LedgerReader
-from faults.injection import CHANGES, Faults
+from crash.stage import Died, DiskStage
 from kube.claiming import arguments, pod
 from kube.cluster_agent import ClusterAgent, add_node, allocation, create, delete, install, network, object_, patch
 
@@ -29,10 +27,6 @@ OWNER = {
     "uid": "vmi",
     "controller": True,
 }
-
-
-class Died(Exception):  # noqa: N818  # no error: it is what was to happen
-    """The agent was killed, as it was to be."""
 
 
 @pytest.fixture(scope="module")
@@ -123,25 +117,11 @@ class Life:
             assert machines == {*(self.machine or machines)}, "the machine's addresses are anybody's"
 
 
-class Stage:
-    """Where lives are played, one after the other; a context manager."""
+class Stage(DiskStage):
+    """Where lives are played, one after the other."""
 
     def __init__(self, server):
         self._server = server
-
-    def __enter__(self):
-        with contextlib.ExitStack() as stack:
-            self._folder = Path(tempfile.mkdtemp(prefix="al-", dir="/dev/shm"))
-            stack.callback(shutil.rmtree, self._folder)
-            self._home = self._folder / "home"
-            faults = stack.enter_context(Faults(self._home / "disk"))
-            self._control = faults.control
-            self._launcher = stack.enter_context(Launcher(faults.environment()))
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_):
-        self._stack.close()
 
     @contextlib.contextmanager
     def _life(self):
@@ -162,30 +142,6 @@ class Stage:
                     patch(server, plural, name, {"metadata": {"finalizers": []}})
                     delete(server, plural, name)
                 server.kubectl("delete", "node", node)
-
-    def count(self):
-        """How many changes of the disk a whole one makes."""
-        with self._life() as life:
-            self._control.count(CHANGES)
-            life.live()
-            seen = self._control.seen
-            life.judge_disk()
-            life.finish()
-            return seen
-
-    def play(self, point, *, half):
-        """One that is interrupted at that change of the disk; False when it was over before."""
-        with self._life() as life:
-            self._control.arm(CHANGES, first=point, half=half)
-            died = False
-            try:
-                life.live()
-            except Died:
-                died = True
-            self._control.disarm()
-            life.judge_disk()
-            life.finish()
-            return died
 
 
 @pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.slow)])
